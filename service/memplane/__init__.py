@@ -1,0 +1,1 @@
+"""memplane: long-term memory for AI agents."""

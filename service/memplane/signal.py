@@ -1,0 +1,117 @@
+"""Cooperative cancellation that crosses plugin boundaries: one object, aborted once, observed by many.
+
+asyncio's own cancellation stops a task; a `Signal` tells every callee of an operation, plugins and drivers included,
+that its result is no longer wanted. Both work side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class SignalAborted(Exception):  # noqa: N818 - the default reason of an abort, like asyncio.CancelledError
+    """The default reason of an aborted signal."""
+
+
+class SignalTimeout(SignalAborted):
+    """The reason of a signal that aborted because its time ran out."""
+
+
+class Signal:
+    """A one-way switch from live to aborted, with a reason (any exception).
+
+    Aborting is not thread-safe: call it from the event loop's thread (elsewhere, `loop.call_soon_threadsafe(signal.abort)`).
+    """
+
+    def __init__(self) -> None:
+        self._reason: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def aborted(self) -> bool:
+        return self._reason is not None
+
+    @property
+    def reason(self) -> BaseException | None:
+        """Why it was aborted; None while it is live."""
+        return self._reason
+
+    def abort(self, reason: BaseException | None = None) -> None:
+        """Abort with a reason (default: `SignalAborted`). Later calls change nothing."""
+        if self._reason is not None:
+            return
+        self._reason = reason if reason is not None else SignalAborted("The operation was aborted")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def raise_if_aborted(self) -> None:
+        """Raise the reason if aborted."""
+        if self._reason is not None:
+            raise self._reason
+
+    def on_abort(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when aborted (at once if it already is). Returns a function that takes it back."""
+        if self._reason is not None:
+            callback()
+            return lambda: None
+        self._callbacks.append(callback)
+
+        def remove() -> None:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        return remove
+
+    async def wait(self) -> BaseException:
+        """Wait until aborted; returns the reason."""
+        if self._reason is not None:
+            return self._reason
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        remove = self.on_abort(wake)
+        try:
+            await future
+        finally:
+            remove()
+        assert self._reason is not None
+        return self._reason
+
+    @classmethod
+    def timeout(cls, seconds: float) -> Signal:
+        """A signal that aborts with `SignalTimeout` after `seconds` (needs a running event loop)."""
+        signal = cls()
+        signal._timer = asyncio.get_running_loop().call_later(
+            seconds, lambda: signal.abort(SignalTimeout(f"The operation took longer than {seconds:g} s"))
+        )
+        return signal
+
+    @classmethod
+    def any(cls, *signals: Signal | None) -> Signal:
+        """A signal that aborts with the first of `signals` (None is left out), with that one's reason."""
+        combined = cls()
+        removers: list[Callable[[], None]] = []
+        for source in signals:
+            if source is None:
+                continue
+
+            def forward(source: Signal = source) -> None:
+                combined.abort(source.reason)
+
+            removers.append(source.on_abort(forward))
+            if combined.aborted:
+                break
+        for remove in removers if combined.aborted else ():
+            remove()
+        # A long-lived source must not keep every short-lived combination: once one fires, the others let go.
+        combined.on_abort(lambda: [remove() for remove in removers] and None)
+        return combined
