@@ -198,7 +198,7 @@ class MemorySearchProvider(Protocol):
 
 
 class StoreBackend(Protocol):
-    """What a store plugin registers: a shared pool from which scoped stores are cut. An unscoped store cannot be made."""
+    """What a store plugin registers: a shared pool from which scoped stores are cut. No store comes unscoped."""
 
     @property
     def capabilities(self) -> Capabilities: ...

@@ -21,7 +21,8 @@ class SignalTimeout(SignalAborted):
 class Signal:
     """A one-way switch from live to aborted, with a reason (any exception).
 
-    Aborting is not thread-safe: call it from the event loop's thread (elsewhere, `loop.call_soon_threadsafe(signal.abort)`).
+    Aborting is not thread-safe: call it from the event loop's thread (elsewhere through
+    `loop.call_soon_threadsafe(signal.abort)`).
     """
 
     def __init__(self) -> None:
@@ -83,8 +84,7 @@ class Signal:
             await future
         finally:
             remove()
-        assert self._reason is not None
-        return self._reason
+        return self.reason or SignalAborted()
 
     @classmethod
     def timeout(cls, seconds: float) -> Signal:
@@ -100,18 +100,15 @@ class Signal:
         """A signal that aborts with the first of `signals` (None is left out), with that one's reason."""
         combined = cls()
         removers: list[Callable[[], None]] = []
+
+        def let_go() -> None:
+            # A long-lived source must not keep every short-lived combination: once one fires, the others let go.
+            for remove in removers:
+                remove()
+
         for source in signals:
             if source is None:
                 continue
-
-            def forward(source: Signal = source) -> None:
-                combined.abort(source.reason)
-
-            removers.append(source.on_abort(forward))
-            if combined.aborted:
-                break
-        for remove in removers if combined.aborted else ():
-            remove()
-        # A long-lived source must not keep every short-lived combination: once one fires, the others let go.
-        combined.on_abort(lambda: [remove() for remove in removers] and None)
+            removers.append(source.on_abort(lambda source=source: combined.abort(source.reason)))  # type: ignore[misc]
+        combined.on_abort(let_go)
         return combined
