@@ -134,9 +134,7 @@ class Projection(Model):
     mode: Literal["Live", "Shadow"] = Field(
         "Live", description="Live projects changes. Shadow computes and compares them and writes nothing."
     )
-    worker: Worker = Field(
-        default_factory=lambda: Worker(), description="The workers that project changes to this target."
-    )
+    worker: Worker = Field(default_factory=Worker, description="The workers that project changes to this target.")
 
 
 class Projections(Model):
@@ -318,28 +316,24 @@ class MemoryBackendSpec(Model):
     """The desired state of a memory backend."""
 
     store: Store = Field(description="The store that holds the truth.")
-    search: Search = Field(default_factory=lambda: Search(), description="How SEARCH is answered.")
-    embedding: Embedding = Field(default_factory=lambda: Embedding(), description="How texts become vectors.")
+    search: Search = Field(default_factory=Search, description="How SEARCH is answered.")
+    embedding: Embedding = Field(default_factory=Embedding, description="How texts become vectors.")
     projections: Projections = Field(
-        default_factory=lambda: Projections(),
+        default_factory=Projections,
         description="Projections that converge to the truth (store.plugin postgres only).",
     )
-    defaults: Defaults = Field(
-        default_factory=lambda: Defaults(), description="Limits that apply when a request names none."
-    )
-    service: Service = Field(default_factory=lambda: Service(), description="The memory service.")
+    defaults: Defaults = Field(default_factory=Defaults, description="Limits that apply when a request names none.")
+    service: Service = Field(default_factory=Service, description="The memory service.")
     reconciler: Reconciler = Field(
-        default_factory=lambda: Reconciler(), description="Periodic comparison of truth and projections."
+        default_factory=Reconciler, description="Periodic comparison of truth and projections."
     )
     auth: Auth | None = Field(
         None, description="Who may call the service; an API key is made when left out (Secret NAME-api-key)."
     )
     network_policy: NetworkPolicy = Field(
-        default_factory=lambda: NetworkPolicy(), description="Which pods may reach the service."
+        default_factory=NetworkPolicy, description="Which pods may reach the service."
     )
-    observability: Observability = Field(
-        default_factory=lambda: Observability(), description="How the backend is watched."
-    )
+    observability: Observability = Field(default_factory=Observability, description="How the backend is watched.")
     image: Image | None = Field(
         None, description="Image of service, workers and jobs; the operator's own when left out."
     )

@@ -87,7 +87,7 @@ class MemoryBackendStatus(Model):
     )
     endpoint: str = Field("", max_length=512, description="Address of the service inside the cluster.")
     schema_version: str = Field("", max_length=64, description="Newest migration that the store has.")
-    summary: Summary = Field(default_factory=lambda: Summary(), description="The worst of all targets.")
+    summary: Summary = Field(default_factory=Summary, description="The worst of all targets.")
     targets: list[TargetStatus] = Field(
         default_factory=list,
         max_length=8,
