@@ -1,0 +1,128 @@
+"""The settings document of a backend's processes, validated by the service's own models.
+
+Secrets never stand in it: it names the files under which they are mounted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from memplane_operator.api.spec import Projection, SecretKeyRef
+from memplane_operator.desired.context import Backend, Manifest
+from memplane_operator.desired.labels import metadata
+
+CONFIG_PATH = "/etc/memplane/memplane.yaml"
+SECRET_PATH = "/var/run/secrets/memplane"  # noqa: S105 - a folder, not a secret
+HTTP_PORT = 8080
+
+
+def config_name(backend: Backend) -> str:
+    return f"{backend.name}-config"
+
+
+def api_key_name(backend: Backend) -> str:
+    """The Secret that the operator makes when no auth is declared."""
+    return f"{backend.name}-api-key"
+
+
+def status_key_name(backend: Backend) -> str:
+    """The Secret with the key by which the operator reads the service's status."""
+    return f"{backend.name}-status-key"
+
+
+def secret_files(backend: Backend) -> dict[str, SecretKeyRef]:
+    """Each mounted file (a path below SECRET_PATH) and the Secret key it comes from."""
+    spec = backend.spec
+    files = {"store/dsn": spec.store.connection_secret_ref}
+    if spec.projections.milvus is not None:
+        files["milvus/uri"] = spec.projections.milvus.connection_secret_ref
+    if spec.projections.neo4j is not None:
+        files["neo4j/uri"] = spec.projections.neo4j.connection_secret_ref
+    if spec.embedding.credentials_secret_ref is not None:
+        files["embedding/api-key"] = spec.embedding.credentials_secret_ref
+    if spec.auth is None:
+        files["auth/keys"] = SecretKeyRef(name=api_key_name(backend), key="keys.json")
+    elif spec.auth.mode == "apiKeys":
+        own = spec.auth.api_keys
+        files["auth/keys"] = own.secret_ref if own else SecretKeyRef(name=api_key_name(backend), key="keys.json")
+    files["status/key"] = SecretKeyRef(name=status_key_name(backend), key="key")
+    return files
+
+
+def settings(backend: Backend) -> dict[str, Any]:
+    """The settings document as a mapping."""
+    spec = backend.spec
+    document: dict[str, Any] = {
+        "postgres": {"dsn_file": f"{SECRET_PATH}/store/dsn", **_schema(backend)},
+        "store": {"plugin": spec.store.plugin, "options": _store_options(backend)},
+        "search": {"plugin": spec.search.plugin, "options": spec.search.options or {}},
+        "embedding": {
+            "plugin": spec.embedding.plugin,
+            "options": _embedding_options(backend),
+            "batch_size": spec.embedding.batch_size,
+        },
+        "defaults": {"query_limit": spec.defaults.query_limit, "search_limit": spec.defaults.search_limit},
+        "auth": _auth(backend),
+        "service": {"host": "0.0.0.0", "port": HTTP_PORT, "status_key_file": f"{SECRET_PATH}/status/key"},  # noqa: S104
+    }
+    for target, projection in (("milvus", spec.projections.milvus), ("neo4j", spec.projections.neo4j)):
+        if projection is not None:
+            document[target] = {"uri_file": f"{SECRET_PATH}/{target}/uri"}
+    return document
+
+
+def worker_settings(projection: Projection) -> dict[str, str]:
+    """Environment of one target's workers, on top of the shared document."""
+    worker = projection.worker
+    return {
+        "MEMPLANE_OUTBOX__BATCH_SIZE": str(worker.batch_size),
+        "MEMPLANE_OUTBOX__CONCURRENCY": str(worker.concurrency),
+        "MEMPLANE_OUTBOX__MAX_ATTEMPTS": str(worker.max_attempts),
+        "MEMPLANE_OUTBOX__MODE": projection.mode,
+    }
+
+
+def schema_name(backend: Backend) -> str:
+    """The PostgreSQL schema of the backend (`store.options.schema`)."""
+    return str((backend.spec.store.options or {}).get("schema", "memplane"))
+
+
+def _schema(backend: Backend) -> dict[str, str]:
+    return {"schema_name": schema_name(backend)} if backend.spec.store.plugin == "postgres" else {}
+
+
+def _store_options(backend: Backend) -> dict[str, Any]:
+    options = dict(backend.spec.store.options or {})
+    if backend.spec.store.plugin == "postgres":
+        options.pop("schema", None)
+    return options
+
+
+def _embedding_options(backend: Backend) -> dict[str, Any]:
+    options = dict(backend.spec.embedding.options or {})
+    if backend.spec.embedding.credentials_secret_ref is not None:
+        options["api_key_file"] = f"{SECRET_PATH}/embedding/api-key"
+    return options
+
+
+def _auth(backend: Backend) -> dict[str, Any]:
+    auth = backend.spec.auth
+    if auth is not None and auth.mode == "jwt" and auth.jwt is not None:
+        return {
+            "mode": "jwt",
+            "jwt": {"issuer": auth.jwt.issuer, "audience": auth.jwt.audience, "jwks_url": auth.jwt.jwks_url},
+        }
+    return {"mode": "apiKeys", "keys_file": f"{SECRET_PATH}/auth/keys"}
+
+
+def config_map(backend: Backend) -> Manifest:
+    """The ConfigMap that holds the settings document."""
+    text = yaml.safe_dump(settings(backend), sort_keys=True, allow_unicode=True)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(backend, config_name(backend), "config"),
+        "data": {"memplane.yaml": text},
+    }
