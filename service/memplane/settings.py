@@ -1,16 +1,27 @@
 """Typed settings of every process. Source: design sections 4 to 8.
 
-One tree of models validates the environment (`MEMPLANE_` and `__` between levels: `MEMPLANE_POSTGRES__DSN`), a YAML file
-(`MEMPLANE_CONFIG_FILE`) and, where they overlap, Helm values and the `MemoryBackend` resource. Unknown fields are refused.
-A secret may be given as a file: `dsn_file` instead of `dsn`, so that mounted Secrets can be re-read after a rotation.
+One tree of models validates the environment (`MEMPLANE_` and `__` between levels: `MEMPLANE_POSTGRES__DSN`), a YAML
+file (`MEMPLANE_CONFIG_FILE`) and, where they overlap, Helm values and the `MemoryBackend` resource. Unknown fields are
+refused. A secret may be given as a file (`dsn_file` instead of `dsn`), so that mounted Secrets can be re-read after a
+rotation.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableEnvironment
+
+from memplane.errors import SettingsError
+
+ENV_PREFIX = "MEMPLANE_"
+CONFIG_FILE_VARIABLE = "MEMPLANE_CONFIG_FILE"
 
 
 class Section(BaseModel):
@@ -101,3 +112,189 @@ class CacheSettings(Section):
 class DefaultsSettings(Section):
     query_limit: int = Field(100, ge=1, le=10_000)
     search_limit: int = Field(10, ge=1, le=10_000)
+
+
+class JwtSettings(Section):
+    """Tokens of an OpenID Connect issuer or anything else that signs with RS* or ES*."""
+
+    issuer: str | None = Field(None, description="required value of `iss`")
+    audience: str | None = Field(None, description="required value of `aud`")
+    jwks_url: str | None = Field(None, description="https:// URL of the key set (http:// only on loopback)")
+    jwks_file: Path | None = Field(None, description="file that holds the key set, instead of jwks_url")
+    jwks_cache_seconds: float = Field(300, gt=0, le=86400, description="age at which the key set is read again")
+    algorithms: tuple[Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512"], ...] = Field(
+        ("RS256", "ES256"), min_length=1, description="signature algorithms that are accepted"
+    )
+    leeway_seconds: float = Field(30, ge=0, le=300, description="difference of clocks that is tolerated")
+    tenant_claim: str = Field("tenant", min_length=1, description="claim that holds the tenant")
+    user_claim: str = Field("sub", min_length=1, description="claim that holds the one allowed user, taken literally")
+    users_claim: str | None = Field(
+        None,
+        min_length=1,
+        description='claim with a list of allowed users or "*"; when a token has it, user_claim is not read',
+    )
+    roles_claim: str = Field("roles", min_length=1, description="claim with the roles: a list, or one text with spaces")
+
+
+class AuthSettings(Section):
+    """Who may call (design section 4). Files are read again when they change; nothing needs a restart."""
+
+    mode: Literal["apiKeys", "jwt", "none"] = Field(
+        "apiKeys", description="`none` trusts every caller and therefore only listens on loopback"
+    )
+    api_keys_file: Path | None = Field(None, description="hashed API keys, written by `memplane keys new`")
+    status_key_file: Path | None = Field(
+        None, description="a key (or sha256:<hex of it>) that may read /v1/admin/status and nothing else, in every mode"
+    )
+    jwt: JwtSettings = JwtSettings()
+    metrics: Literal["open", "key"] = Field(
+        "open", description="`key`: /metrics wants the status key or a credential with the role platform"
+    )
+    tenant: str = Field("default", min_length=1, max_length=200, description="tenant of every caller in mode none")
+
+
+class ServiceSettings(Section):
+    """The HTTP service."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(8080, ge=0, le=65535, description="0 takes a free port")
+    max_body_bytes: int = Field(16 * 2**20, ge=1024, le=256 * 2**20, description="largest request body")
+    max_header_bytes: int = Field(32 * 2**10, ge=4096, le=2**20, description="largest request head")
+    request_timeout: float = Field(30, gt=0, le=3600, description="seconds for one request, its body included")
+    max_in_flight: int = Field(512, ge=1, le=100_000, description="node calls at once; more are answered 503")
+    keep_alive: float = Field(65, gt=0, le=3600, description="seconds an idle connection is kept")
+    head_timeout: float = Field(15, gt=0, le=600, description="seconds a client may take to send a request's head")
+    shutdown_seconds: float = Field(25, gt=0, le=600, description="time to finish requests in flight after SIGTERM")
+    access_log: bool = Field(False, description="log every request; failed and slow ones are always logged")
+    slow_seconds: float = Field(1, gt=0, le=3600, description="a request that takes longer is logged")
+    docs: bool = Field(True, description="serve /docs and /openapi.json")
+
+
+class WorkerSettings(Section):
+    """The process `memplane worker TARGET`: where it serves /metrics and /livez."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(9464, ge=0, le=65535, description="0 takes a free port")
+
+
+class UpkeepSettings(Section):
+    """What one instance of the service does at a time, for all of them."""
+
+    expiry_seconds: float = Field(5, gt=0, le=3600, description="how often expired memories are tombstoned")
+    prune_seconds: float = Field(60, gt=0, le=86400, description="how often processed events are pruned")
+    batch_size: int = Field(1000, ge=1, le=10_000, description="rows per transaction")
+
+
+class LogSettings(Section):
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    format: Literal["json", "text"] = Field("json", description="`json`: one object a line")
+
+
+class Settings(BaseSettings):
+    """Everything a memplane process can be told. `Settings()` is the defaults alone; see `load_settings`."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter="__", validate_default=True
+    )
+
+    postgres: PostgresSettings = PostgresSettings()
+    milvus: MilvusSettings = MilvusSettings()
+    neo4j: Neo4jSettings = Neo4jSettings()
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    store: StoreSettings = StoreSettings()
+    search: SearchSettings = SearchSettings()
+    cache: CacheSettings = CacheSettings()
+    defaults: DefaultsSettings = DefaultsSettings()
+    auth: AuthSettings = AuthSettings()
+    service: ServiceSettings = ServiceSettings()
+    worker: WorkerSettings = WorkerSettings()
+    upkeep: UpkeepSettings = UpkeepSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what the caller passes: the environment is read in one place, `load_settings`."""
+        return (init_settings,)
+
+
+def load_settings(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+    """The settings of this process: defaults, then the YAML file, then the environment, then `overrides`.
+
+    The file is `config`, else the one named by MEMPLANE_CONFIG_FILE, else none. The environment names a field by its
+    path: MEMPLANE_POSTGRES__POOL_MAX is `postgres.pool_max`. Raises `SettingsError` that names every wrong field by
+    its path and never shows a value.
+    """
+    path = config or (Path(os.environ[CONFIG_FILE_VARIABLE]) if os.environ.get(CONFIG_FILE_VARIABLE) else None)
+    merged: dict[str, object] = _read_file(path) if path is not None else {}
+    merged = _merge(merged, _read_environment())
+    merged = _merge(merged, overrides or {})
+    try:
+        return Settings(**merged)  # type: ignore[arg-type] # validated right here
+    except ValidationError as error:
+        raise SettingsError(_explain(error)) from None
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise SettingsError(f"the settings file {path} is not valid YAML") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise SettingsError(f"the settings file {path} must hold a mapping of sections")
+    return document
+
+
+def _read_environment() -> dict[str, object]:
+    known = set(Settings.model_fields)
+    for name in os.environ:
+        if not name.upper().startswith(ENV_PREFIX) or "__" not in name:
+            continue
+        section = name[len(ENV_PREFIX) :].split("__", 1)[0].lower()
+        if section not in known:
+            raise SettingsError(f"{name}: there is no section {section!r}; sections are {', '.join(sorted(known))}")
+    try:
+        return dict(EnvSettingsSource(Settings)())
+    except UnreadableEnvironment as error:
+        raise SettingsError(f"the environment cannot be read: {_without_cause(error)}") from None
+
+
+def _without_cause(error: UnreadableEnvironment) -> str:
+    """pydantic-settings names the field and the source; its cause would show the value."""
+    return str(error).split("\n", 1)[0]
+
+
+def _merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(base)
+    for key, value in over.items():
+        current = merged.get(key)
+        merged[key] = _merge(current, value) if isinstance(current, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _explain(error: ValidationError) -> str:
+    """One line per wrong field: its path and the rule. Never the value: it may be a secret."""
+    return "; ".join(_explain_one(one["loc"], one["type"], one["msg"]) for one in error.errors(include_input=False))
+
+
+def _explain_one(location: tuple[int | str, ...], kind: str, message: str) -> str:
+    path = ".".join(str(part) for part in location)
+    if kind != "extra_forbidden":
+        return f"{path}: {message}"
+    model: type[BaseModel] | None = Settings
+    for part in location[:-1]:
+        annotation = model.model_fields[str(part)].annotation if model and str(part) in model.model_fields else None
+        model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    known = f"; known fields are {', '.join(sorted(model.model_fields))}" if model else ""
+    return f"{path}: unknown field{known}"
