@@ -46,8 +46,8 @@ class Backend:
 class Facts:
     """What the operator found out before it builds: its own image, the cluster's abilities, content of Secrets.
 
-    `checksums` maps "SECRET/KEY" to a keyed digest of the value, so that a changed Secret rolls pods without its content
-    showing anywhere. `live_replicas` maps Deployment names to the number that runs now.
+    `checksums` maps "SECRET/KEY" to a keyed digest of the value, so that a changed Secret rolls pods and its content
+    shows nowhere. `live_replicas` maps Deployment names to the number that runs now.
     """
 
     operator_image: str
