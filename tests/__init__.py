@@ -1,0 +1,1 @@
+"""Tests of memplane; the folders mirror the packages."""
