@@ -2,6 +2,7 @@
 
     MemplaneError
     ├── PluginError          a plugin's public error: its message may be shown to any caller
+    ├── RetrievalError       a public error of the RETRIEVAL side: embeddings, retrieval providers, bridges
     ├── NodeFailed           NodeResult.unwrap() on a result that is not a success
     ├── SettingsError        a setting that cannot work; names the setting and the limit
     ├── SchemaError          the database's schema does not fit this release
@@ -30,6 +31,18 @@ class PluginError(MemplaneError):
         super().__init__(f"{code}: {safe_message}")
         self.code = code
         self.safe_message = safe_message
+
+
+class RetrievalError(MemplaneError):
+    """A public error of RETRIEVAL (codes `RETRIEVAL_…`). Its message is safe to show.
+
+    It is no `PluginError`: behind MEMORY.SEARCH it becomes MEMORY_BACKEND_ERROR like any other exception (case M-46).
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
 
 
 class NodeFailed(MemplaneError):  # noqa: N818 - public name, fixed by the design

@@ -7,7 +7,10 @@ that its result is no longer wanted. Both work side by side.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class SignalAborted(Exception):  # noqa: N818 - the default reason of an abort, like asyncio.CancelledError
@@ -112,3 +115,27 @@ class Signal:
             removers.append(source.on_abort(lambda source=source: combined.abort(source.reason)))  # type: ignore[misc]
         combined.on_abort(let_go)
         return combined
+
+
+async def race(work: Awaitable[T], signal: Signal | None) -> T:
+    """The result of `work`, or the signal's reason raised as soon as it aborts; `work` is then cancelled and awaited.
+
+    For plugins whose driver understands asyncio cancellation but no `Signal`. Cancelling the caller cancels `work`.
+    """
+    if signal is None:
+        return await work
+    task = asyncio.ensure_future(work)
+
+    def stop() -> None:
+        task.cancel()
+
+    remove = signal.on_abort(stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if signal.reason is not None and not (current is not None and current.cancelling()):
+            raise signal.reason from None
+        raise
+    finally:
+        remove()

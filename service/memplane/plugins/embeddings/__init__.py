@@ -1,0 +1,1 @@
+"""Embedding providers: `hashing` (offline), `openai` (any HTTP endpoint like it), `sentence-transformers` (local)."""
