@@ -1,7 +1,8 @@
 """Decides whether an object must be applied: do the fields that we own already hold the desired values?
 
 Never compared with the whole live object: what the server defaulted and what others own is not ours to judge.
-`managedFields` tells which fields our manager owns; a field that we own but no longer desire, or desire but do not own, needs an apply.
+`managedFields` tells which fields our manager owns; a field that we own but no longer desire, or desire but do not own,
+needs an apply.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def _same(want: Any, have: Any) -> bool:
 def _quantity(value: Any) -> Decimal | None:
     """A Kubernetes quantity as a number: the server stores 0.5 as 500m."""
     try:
-        return parse_quantity(value)
+        number: Decimal = parse_quantity(value)  # type: ignore[no-untyped-call]
+        return number
     except ValueError:
         return None
 

@@ -1,7 +1,7 @@
 """Secrets: read one by one by name, never listed or watched; their content leaves this module only as keyed digests.
 
-The operator makes two kinds itself: the API key of a backend that declares no `auth`, and the key by which the operator reads
-a backend's status. Both are created once and never overwritten.
+The operator makes two kinds itself: the API key of a backend that declares no `auth`, and the key by which the operator
+reads a backend's status. Both are created once and never overwritten.
 """
 
 from __future__ import annotations

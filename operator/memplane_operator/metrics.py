@@ -1,0 +1,32 @@
+"""The operator's own metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class OperatorMetrics:
+    """Instruments on one registry."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self.reconciles = Counter(
+            "memplane_operator_reconcile_total", "Reconciliations by outcome.", ["outcome"], registry=self.registry
+        )
+        self.duration = Histogram(
+            "memplane_operator_reconcile_seconds", "Duration of one reconciliation.", registry=self.registry
+        )
+        self.writes = Counter(
+            "memplane_operator_writes_total",
+            "Objects written, by kind and verb.",
+            ["kind", "verb"],
+            registry=self.registry,
+        )
+        self.backends = Gauge("memplane_operator_backends", "Backends by readiness.", ["ready"], registry=self.registry)
+        self.queue = Gauge("memplane_operator_queue_length", "Backends that wait for a worker.", registry=self.registry)
+        self.leading = Gauge("memplane_operator_leading", "1 while this process leads.", registry=self.registry)
+        self.last_list = Gauge(
+            "memplane_operator_last_list_timestamp_seconds",
+            "When the backends were last listed.",
+            registry=self.registry,
+        )
