@@ -91,7 +91,11 @@ class Database:
                 raise SettingsError("postgres.dsn is not a valid postgresql:// URL") from None
 
     def _server_settings(self) -> dict[str, str]:
-        return {"application_name": self.application_name} if self.settings.prepared_statements else {}
+        # A generic plan made while a table was small is kept when it has grown, and scans it whole. Behind a
+        # transaction-pooling proxy (which refuses these settings) statements are unnamed and always planned anew.
+        if not self.settings.prepared_statements:
+            return {}
+        return {"application_name": self.application_name, "plan_cache_mode": "force_custom_plan"}
 
     async def connect_direct(self) -> asyncpg.Connection[Any]:
         """A connection outside the pool, for LISTEN and other session state; the caller closes it."""
