@@ -1,8 +1,8 @@
 """What happens when a backend is deleted (design section 9).
 
-`Retain` needs nothing: the garbage collector removes the children, the data stays. `Delete` holds the object by a finalizer
-until a Job has dropped projections and schema. The finalizer always goes: at the Job's end or deadline, when a Secret is
-missing, and in a namespace that is itself being deleted, where no Job can be made.
+`Retain` needs nothing: the garbage collector removes the children, the data stays. `Delete` holds the object by a
+finalizer until a Job has dropped projections and schema. The finalizer always goes: at the Job's end or deadline, when
+a Secret is missing, and in a namespace that is itself being deleted, where no Job can be made.
 """
 
 from __future__ import annotations

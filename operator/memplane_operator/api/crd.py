@@ -72,7 +72,8 @@ def _property(info: FieldInfo, model: type[Model], name: str) -> dict[str, Any]:
         default = info.get_default(call_default_factory=True)
         if isinstance(default, BaseModel):
             if not any(field.is_required() for field in type(default).model_fields.values()):
-                schema["default"] = {}
+                # Written out: the API server checks CEL rules against this value before it fills in nested defaults.
+                schema["default"] = default.model_dump(mode="json", by_alias=True, exclude_none=True)
         elif default is not None:
             schema["default"] = list(default) if isinstance(default, tuple) else default
     return schema

@@ -141,7 +141,7 @@ class Projections(Model):
     """The projections that converge to the truth. Leave one out to turn its target off."""
 
     milvus: Projection | None = Field(None, description="The vector index.")
-    neo4j: Projection | None = Field(None, description="The graph.")
+    neo4j: Projection | None = Field(None, alias="neo4j", description="The graph.")
 
 
 class Plugin(Model):

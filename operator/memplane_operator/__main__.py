@@ -1,0 +1,152 @@
+"""`memplane-operator`: kopf watches, the controller reconciles, one process leads.
+
+kopf delivers watch events of our own kind and nothing else: no kopf handler returns a value, stores progress or needs a
+finalizer, so kopf never writes to an object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+from typing import Any
+
+import httpx
+import kopf
+import kubernetes
+
+from memplane_operator.api.crd import GROUP, PLURAL, VERSION
+from memplane_operator.cluster import SECRETS, Cluster
+from memplane_operator.controller import Controller, resync
+from memplane_operator.errors import Conflict, NotFound
+from memplane_operator.health import serve
+from memplane_operator.leader import Leadership
+from memplane_operator.log import configure
+from memplane_operator.metrics import OperatorMetrics
+from memplane_operator.settings import OperatorSettings
+from memplane_operator.watch_health import WatchHealth
+
+logger = logging.getLogger(__name__)
+KEY_SECRET = "memplane-operator-key"  # noqa: S105 - the name of a Secret
+
+
+def _post(body: dict[str, Any], kind: str, reason: str, message: str) -> None:
+    kopf.event(body, type=kind, reason=reason, message=message)  # type: ignore[arg-type]
+
+
+async def operator_key(cluster: Cluster, namespace: str) -> bytes:
+    """The key of Secret digests; kept in a Secret of the operator's, so that a restart rolls no pods."""
+    try:
+        found = await cluster.get(SECRETS, namespace, KEY_SECRET)
+    except NotFound:
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": KEY_SECRET, "namespace": namespace},
+            "stringData": {"key": secrets.token_urlsafe(48)},
+        }
+        with contextlib.suppress(Conflict):
+            await cluster.create(manifest)
+        found = await cluster.get(SECRETS, namespace, KEY_SECRET)
+    return str(found["data"]["key"]).encode()
+
+
+def registry(controller: Controller, health: WatchHealth) -> kopf.OperatorRegistry:
+    """kopf's handlers: watch events become keys in the queue."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        body: dict[str, Any] = dict(event["object"])
+        metadata = body["metadata"]
+        health.watched(body, gone=event["type"] == "DELETED")
+        controller.queue.add((metadata["namespace"], metadata["name"]))
+
+    @kopf.on.startup(registry=handlers)
+    async def configured(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.posting.level = logging.WARNING
+        settings.posting.loggers = False
+        settings.scanning.disabled = True
+        settings.peering.standalone = True
+
+    return handlers
+
+
+async def run(settings: OperatorSettings) -> int:
+    """Lead, then work until a signal or the loss of leadership. Returns the exit code."""
+    cluster = Cluster()
+    metrics = OperatorMetrics()
+    health = WatchHealth(settings.stall_seconds)
+    web = await serve(settings.http_port, metrics.registry, lambda: not health.stalled())
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    leadership = Leadership(
+        cluster, settings.namespace, settings.identity or socket.gethostname(), settings.lease_seconds
+    )
+    campaign = asyncio.create_task(leadership.run())
+    try:
+        await _first(leadership.leading.wait(), stop.wait())
+        if stop.is_set():
+            return 0
+        metrics.leading.set(1)
+        async with httpx.AsyncClient() as http:
+            key = await operator_key(cluster, settings.namespace)
+            controller = Controller(cluster, settings, metrics, http, key, _post)
+            await _work(controller, health, stop, leadership)
+        return 1 if leadership.lost.is_set() else 0
+    finally:
+        await leadership.release()
+        campaign.cancel()
+        await web.cleanup()
+
+
+async def _work(controller: Controller, health: WatchHealth, stop: asyncio.Event, leadership: Leadership) -> None:
+    await controller.discover()
+    namespaces = controller.settings.namespaces()
+    halt = asyncio.Event()
+    watching = kopf.operator(
+        registry=registry(controller, health),
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        standalone=True,
+        stop_flag=halt,
+    )
+    tasks = [
+        asyncio.create_task(watching),
+        asyncio.create_task(resync(controller, health.listed)),
+        *(asyncio.create_task(controller.work()) for _ in range(controller.settings.workers)),
+    ]
+    ends = [asyncio.create_task(stop.wait()), asyncio.create_task(leadership.lost.wait())]
+    await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+    halt.set()
+    for task in (*tasks[1:], *ends):
+        task.cancel()
+    await asyncio.gather(*tasks, *ends, return_exceptions=True)
+
+
+async def _first(*waits: Any) -> None:
+    """Return as soon as one of the waits ends."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+def main() -> None:
+    """Entry point of the operator's container."""
+    configure()
+    settings = OperatorSettings()
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        kubernetes.config.load_incluster_config()  # type: ignore[no-untyped-call]
+    else:
+        kubernetes.config.load_kube_config()  # type: ignore[no-untyped-call]
+    raise SystemExit(asyncio.run(run(settings)))
+
+
+if __name__ == "__main__":
+    main()
