@@ -93,7 +93,11 @@ _SUPERSEDE = """
 UPDATE {schema}.memory_outbox AS o
 SET status = 'processed', processed_at = clock_timestamp(), superseded_by = nextval('{schema}.memory_outbox_id_seq')
 FROM unnest($1::bigint[], $2::text[], $3::text[]) AS s (memory_id, target, family)
-WHERE o.target = s.target AND o.aggregate_id = s.memory_id AND o.family = s.family AND o.status = 'pending'
+CROSS JOIN LATERAL (
+    SELECT p.id FROM {schema}.memory_outbox AS p
+    WHERE p.target = s.target AND p.aggregate_id = s.memory_id AND p.family = s.family AND p.status = 'pending'
+    LIMIT 1) AS older
+WHERE o.id = older.id AND o.status = 'pending'
 RETURNING o.aggregate_id, o.target, o.family, o.superseded_by
 """
 
