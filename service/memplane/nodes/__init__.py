@@ -1,0 +1,32 @@
+"""The six MEMORY nodes: checked input, one plugin call, checked output, one `NodeResult`. Source: seed `000`.
+
+A node adds nothing to what the plugin does: no retry, no second read, no embedding. What it does guarantee is that a
+plugin sees only well-formed input and a caller only well-formed output, and that no driver's text gets out.
+"""
+
+from memplane.nodes.descriptors import (
+    NodeDescriptor,
+    memory_delete_node,
+    memory_get_node,
+    memory_query_node,
+    memory_search_node,
+    memory_update_node,
+    memory_write_node,
+)
+from memplane.nodes.limits import InvalidDefaults
+from memplane.nodes.memory import Memory, create_memory
+from memplane.nodes.worker import create_memory_worker
+
+__all__ = [
+    "InvalidDefaults",
+    "Memory",
+    "NodeDescriptor",
+    "create_memory",
+    "create_memory_worker",
+    "memory_delete_node",
+    "memory_get_node",
+    "memory_query_node",
+    "memory_search_node",
+    "memory_update_node",
+    "memory_write_node",
+]
