@@ -13,6 +13,7 @@ from memplane.signal import Signal
 
 if TYPE_CHECKING:
     from memplane.runtime.graph import Graph
+    from memplane.runtime.registry import Registration
     from memplane.runtime.sandbox import Sandbox
 
 
@@ -72,6 +73,7 @@ class WorkerContext:
     services: read-only, by name; at least `config` (a `RuntimeConfig` or None) and `sandbox`.
     sandbox: `services["sandbox"]`.
     source: the address of the worker whose handler made this call, None for outside callers.
+    calls, registration: how `invoke` and `run` reach the runtime.
     """
 
     signal: Signal | None
@@ -81,6 +83,7 @@ class WorkerContext:
     services: Mapping[str, Any]
     source: WorkerAddress | None
     calls: NestedCalls
+    registration: Registration
 
     @property
     def sandbox(self) -> Sandbox:

@@ -113,7 +113,7 @@ def _handler(worker_type: str, node: object, value: Handler | NodeDefinition) ->
 def _exposed(worker_type: str, nodes: tuple[str, ...], expose: list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
     if expose is None:
         return nodes
-    if isinstance(expose, str) or not expose:
+    if not isinstance(expose, list | tuple) or not expose:
         raise DefinitionError(f"Worker {worker_type} must expose at least one Node")
     unknown = [node for node in expose if node not in nodes]
     if unknown:
