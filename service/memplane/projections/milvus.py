@@ -1,0 +1,227 @@
+"""The Milvus target: what an outbox worker does to keep the vector index equal to the truth.
+
+Milvus has no compare-and-set. So the stored version and digest are read first (Strong), `decide` says what to do, one
+upsert and one delete do it, and a second Strong read confirms it. Between the two reads only a worker that lost its
+lease could interfere; if it did, the batch is decided once more, and in the end the task fails and is retried.
+
+Source: seed `002` section 9; design sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memplane.contracts import JSON
+from memplane.errors import TargetUnavailable
+from memplane.outbox.events import Needs, Outcome, Target, Task, TaskFailed, Verdict
+from memplane.projections.decide import Decision, Held, decide_delete, decide_upsert, delete_version
+from memplane.projections.embedding import StoredEmbeddings
+from memplane.projections.errors import ProjectionMissing
+from memplane.projections.generation import Generation, ensure_generation
+from memplane.projections.milvus_client import MilvusConnection
+from memplane.projections.milvus_collection import ensure_collection
+from memplane.projections.milvus_row import expected
+from memplane.schema.database import Database
+
+ROUNDS = 3
+"""How often a batch is written before a row that still differs counts as failed."""
+
+CALL_BYTES = 16 * 2**20
+"""Rows of one upsert call take at most about this much; Milvus accepts 64 MiB."""
+
+READ_ROWS = 8192
+"""Ids of one read; Milvus returns at most 16,384 rows."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One task while its batch is worked on."""
+
+    task: Task
+    row: dict[str, JSON] | None
+    """The row to hold but its vector; None when the memory is dead."""
+    size: int = 0
+    decision: Decision = field(default_factory=lambda: Decision(True, Verdict.APPLIED))
+
+    def decide(self, held: Held | None) -> Decision:
+        repair = self.task.event.repair
+        if self.row is None:
+            return decide_delete(held, version=delete_version(self.task), repair=repair)
+        return decide_upsert(
+            held, version=self.task.truth.version, projection_hash=self.row["projection_hash"], repair=repair
+        )
+
+    def holds(self, held: Held | None) -> bool:
+        """Whether the target holds exactly the truth, as far as version and digest tell."""
+        if self.row is None or held is None:
+            return self.row is None and held is None
+        return held == Held(self.task.truth.version, self.row["projection_hash"])
+
+
+class MilvusProjection:
+    """A `ProjectionTarget` over the active generation's collection."""
+
+    def __init__(self, database: Database, milvus: MilvusConnection, embeddings: StoredEmbeddings) -> None:
+        self.database = database
+        self.milvus = milvus
+        self.embeddings = embeddings
+        self._generation: Generation | None = None
+        self._starting = asyncio.Lock()
+        self._embedding_away = False
+
+    @property
+    def name(self) -> Target:
+        return Target.MILVUS
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(fields=True, metadata=True, text=True)
+
+    async def start(self) -> None:
+        """Take the active generation, or make the first one, and its collection. Idempotent.
+
+        Raises `IdentityError` when the collection or the generation does not fit, `TargetUnavailable`.
+        """
+        await self.generation()
+
+    async def generation(self) -> Generation:
+        """The generation that is written; its collection exists."""
+        async with self._starting:
+            if self._generation is None:
+                generation = await ensure_generation(self.database, Target.MILVUS, self.embeddings.provider)
+                await ensure_collection(self.milvus, generation)
+                self._generation = generation
+            return self._generation
+
+    async def close(self) -> None:
+        """Close the connection to Milvus. Idempotent."""
+        await self.milvus.close()
+
+    async def healthy(self) -> bool:
+        """Whether Milvus answers, and the embedding provider too if it was away when last asked."""
+        if self._embedding_away:
+            if not await self.embeddings.healthy():
+                return False
+            self._embedding_away = False
+        return await self.milvus.healthy()
+
+    async def project(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[Outcome]:
+        """See `ProjectionTarget.project`. `timeout` in seconds covers everything, embedding included."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._project_existing(tasks, deadline)
+        except TimeoutError:
+            raise TargetUnavailable("milvus", f"no answer within {timeout:g} s") from None
+
+    async def _project_existing(self, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
+        try:
+            return await self._project(await self.generation(), tasks, deadline)
+        except ProjectionMissing:
+            # Somebody dropped the collection. It is made anew; what it held is missing until a full repair.
+            self._generation = None
+        try:
+            return await self._project(await self.generation(), tasks, deadline)
+        except ProjectionMissing:
+            raise TargetUnavailable("milvus", "its collection vanishes") from None
+
+    async def _project(self, generation: Generation, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
+        plans = [_plan(task, generation) for task in tasks]
+        held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline)
+        for plan in plans:
+            plan.decision = plan.decide(held.get(plan.task.truth.memory_id))
+        pending = [plan for plan in plans if plan.decision.write]
+        for _ in range(ROUNDS):
+            if not pending:
+                return [Outcome(plan.decision.verdict) for plan in plans]
+            await self._write(generation, pending, deadline)
+            held = await self._held(generation, (plan.task.truth.memory_id for plan in pending), deadline)
+            pending = [plan for plan in pending if not self._confirmed(plan, held)]
+        if not pending:
+            return [Outcome(plan.decision.verdict) for plan in plans]
+        raise TaskFailed(pending[0].task.truth.memory_id, "another writer keeps changing the row")
+
+    @staticmethod
+    def _confirmed(plan: _Plan, held: Mapping[int, Held]) -> bool:
+        """Whether the read after the write leaves nothing to do: it shows the truth, or something newer than it."""
+        found = held.get(plan.task.truth.memory_id)
+        return plan.holds(found) or not plan.decide(found).write
+
+    async def settled(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[bool]:
+        """See `ProjectionTarget.settled`."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                generation = await self.generation()
+                held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline)
+        except TimeoutError:
+            raise TargetUnavailable("milvus", f"no answer within {timeout:g} s") from None
+        except ProjectionMissing:
+            raise TargetUnavailable("milvus", "its collection is missing") from None
+        return [_plan(task, generation).holds(held.get(task.truth.memory_id)) for task in tasks]
+
+    async def _held(self, generation: Generation, memory_ids: Iterable[int], deadline: float) -> dict[int, Held]:
+        wanted = sorted(set(memory_ids))
+        rows: list[Mapping[str, Any]] = []
+        for start in range(0, len(wanted), READ_ROWS):
+            rows += await self.milvus.call(
+                "query",
+                generation.collection,
+                filter=f"memory_id in {wanted[start : start + READ_ROWS]}",
+                output_fields=["memory_id", "version", "projection_hash"],
+                consistency_level="Strong",
+                timeout=_left(deadline),
+            )
+        return {row["memory_id"]: Held(row["version"], row["projection_hash"]) for row in rows}
+
+    async def _write(self, generation: Generation, plans: Sequence[_Plan], deadline: float) -> None:
+        live = [plan for plan in plans if plan.row is not None]
+        for rows in _calls(live, await self._vectors(live), generation.dimensions):
+            await self.milvus.call("upsert", generation.collection, rows, timeout=_left(deadline))
+        dead = [plan.task.truth.memory_id for plan in plans if plan.row is None]
+        if dead:
+            await self.milvus.call("delete", generation.collection, ids=dead, timeout=_left(deadline))
+
+    async def _vectors(self, plans: Sequence[_Plan]) -> Sequence[Sequence[float]]:
+        if not plans:
+            return []
+        truths = [plan.task.truth for plan in plans]
+        items = [(truth.tenant, truth.text_hash or b"", truth.text or "") for truth in truths]
+        try:
+            return await self.embeddings.vectors(items)
+        except TargetUnavailable as unavailable:
+            self._embedding_away = unavailable.target == "embedding"
+            raise
+
+
+def _plan(task: Task, generation: Generation) -> _Plan:
+    if not task.truth.live:
+        return _Plan(task, None)
+    row, size = expected(task.truth, generation)
+    return _Plan(task, row, size)
+
+
+def _calls(
+    plans: Sequence[_Plan], vectors: Sequence[Sequence[float]], dimensions: int
+) -> Iterator[list[dict[str, JSON]]]:
+    """The complete rows, in portions that one call may carry."""
+    rows: list[dict[str, JSON]] = []
+    size = 0
+    for plan, vector in zip(plans, vectors, strict=True):
+        assert plan.row is not None
+        takes = plan.size + 4 * dimensions
+        if rows and size + takes > CALL_BYTES:
+            yield rows
+            rows, size = [], 0
+        rows.append({**plan.row, "vector": vector})
+        size += takes
+    if rows:
+        yield rows
+
+
+def _left(deadline: float) -> float:
+    """Seconds until the deadline; a moment at least, since a driver takes zero for "no limit"."""
+    return max(deadline - asyncio.get_running_loop().time(), 0.05)
