@@ -1,0 +1,1 @@
+"""The HTTP service: identity, node calls, admin, health, metrics. `compose.py` is the composition root."""

@@ -1,0 +1,135 @@
+"""What the admin API answers. Names are the wire's (`lagSeconds`); times are ISO 8601 in UTC. No contents, ever."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+TargetName = Literal["milvus", "neo4j", "ltm_cache"]
+EventStatus = Literal["pending", "processing", "processed", "dead"]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, from_attributes=True, extra="forbid")
+
+
+class OutboxEvent(Model):
+    """One row of the outbox."""
+
+    id: int
+    event_id: UUID
+    memory_id: str
+    tenant: str
+    user_id: str
+    version: int
+    event_type: str
+    family: Literal["node", "edges"]
+    target: TargetName
+    status: EventStatus
+    attempts: int
+    available_at: datetime
+    created_at: datetime
+    processed_at: datetime | None = None
+    locked_by: str | None = Field(None, description="the worker that holds it")
+    locked_until: datetime | None = None
+    superseded_by: int | None = Field(None, description="the newer event that took its place")
+    shadow: bool = Field(False, description="processed in Shadow mode: compared, not written")
+    repair: bool = Field(False, description="made by the reconciler")
+    last_error: str | None = None
+
+
+class OutboxPage(Model):
+    events: list[OutboxEvent]
+    next_after: int | None = Field(None, description="give it as `after` to get the next page")
+
+
+class EventIds(Model):
+    ids: list[int] = Field(min_length=1, max_length=1000, description="ids of dead events")
+
+
+class Changed(Model):
+    ids: list[int] = Field(description="the events that changed; others were not dead, or not yours")
+
+
+class ProjectionState(Model):
+    """What PostgreSQL knows about one memory in one target."""
+
+    target: TargetName
+    family: Literal["node", "edges"]
+    projected_version: int | None = Field(None, description="version of the newest event that was projected")
+    unfinished: int = Field(description="events that are pending or in flight")
+    dead: int
+
+
+class MemoryState(Model):
+    """One memory as the truth has it, without its content."""
+
+    memory_id: str
+    tenant: str
+    user_id: str
+    exists: bool = Field(description="false: only its events are left")
+    version: int | None = None
+    edges_version: int | None = None
+    content_hash: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    deleted_at: datetime | None = None
+    expires_at: datetime | None = None
+    superseded_by: str | None = None
+    projections: list[ProjectionState] = Field(description="one entry per target and family that has events")
+    history: list[OutboxEvent] = Field(description="its events, newest first, 200 at most")
+
+
+class ReconciliationRun(Model):
+    id: int
+    target: str
+    kind: Literal["full", "incremental"]
+    mode: Literal["audit", "repair"]
+    state: Literal["running", "completed", "failed", "cancelled"]
+    started_at: datetime
+    finished_at: datetime | None = None
+    scanned: int
+    mismatches: dict[str, int]
+    repaired: dict[str, int]
+    error: str | None = None
+
+
+class ReconciliationRuns(Model):
+    runs: list[ReconciliationRun]
+
+
+class Drift(Model):
+    """Differences that the newest finished full run of each target found."""
+
+    targets: dict[str, ReconciliationRun | None]
+
+
+class TargetStatus(Model):
+    enabled: bool
+    mode: Literal["Live", "Shadow"]
+    reachable: bool | None = Field(None, description="null: not asked yet, or it is the service itself")
+    detail: str = ""
+    backlog: int = Field(description="events pending or in flight")
+    lag_seconds: float = Field(description="age of the oldest unfinished event, 0 without one")
+    dead: int
+    drift: int | None = Field(None, description="differences of the newest finished full run; null without a run")
+
+
+class Dependency(Model):
+    ok: bool
+    detail: str = ""
+
+
+class Status(Model):
+    """What the operator needs to know (design section 9)."""
+
+    version: str = Field(description="release of the service")
+    schema_version: int | None = Field(None, description="number of the newest migration; null while unknown")
+    backend_id: UUID | None = None
+    ready: bool
+    store: Dependency
+    targets: dict[str, TargetStatus]

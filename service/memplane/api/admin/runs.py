@@ -1,0 +1,54 @@
+"""Reconciliation runs and the drift they found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memplane.api.admin.models import ReconciliationRun
+from memplane.schema.database import Database
+
+_COLUMNS = "id, target, kind, mode, state, started_at, finished_at, scanned, mismatches, repaired, error"
+
+_RUNS = f"""
+SELECT {_COLUMNS}
+FROM {{schema}}.reconciliation_run
+WHERE $1::text IS NULL OR target = $1
+ORDER BY id DESC
+LIMIT $2
+"""
+
+_NEWEST_FULL = f"""
+SELECT DISTINCT ON (target) {_COLUMNS}
+FROM {{schema}}.reconciliation_run
+WHERE kind = 'full' AND state = 'completed'
+ORDER BY target, started_at DESC
+"""
+
+
+async def list_runs(database: Database, target: str | None, limit: int) -> list[ReconciliationRun]:
+    """The newest runs first."""
+    async with database.acquire() as connection:
+        return [_run(row) for row in await connection.fetch(database.sql(_RUNS), target, limit)]
+
+
+async def newest_full_runs(database: Database, targets: Sequence[str]) -> dict[str, ReconciliationRun | None]:
+    """The newest finished full run of each target; None for a target without one."""
+    async with database.acquire() as connection:
+        found = {row["target"]: _run(row) for row in await connection.fetch(database.sql(_NEWEST_FULL))}
+    return {target: found.get(target) for target in targets}
+
+
+def drift_of(run: ReconciliationRun | None) -> int | None:
+    """How many differences a run found; None without a run."""
+    return None if run is None else sum(run.mismatches.values())
+
+
+def _run(row: Mapping[str, Any]) -> ReconciliationRun:
+    fields = dict(row)
+    for name in ("mismatches", "repaired"):
+        value = fields[name]
+        counts = json.loads(value) if isinstance(value, str) else value
+        fields[name] = {kind: int(count) for kind, count in counts.items()}
+    return ReconciliationRun(**fields)

@@ -1,0 +1,157 @@
+"""The composition root: from settings to a running service. Everything is put together here and nowhere else.
+
+`ServiceProcess.start()` returns at once; what needs a server is brought up behind it, again and again until it works.
+So a service whose database is away starts, says so in `/readyz`, and heals by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from memplane.api.admin import AdminPlane
+from memplane.api.admin.models import Status
+from memplane.api.admin.status import read_status
+from memplane.api.app import Parts, create_app
+from memplane.api.auth.api_keys import ApiKeys
+from memplane.api.auth.identity import Authenticator
+from memplane.api.auth.loopback import Loopback
+from memplane.api.auth.status_key import StatusKey
+from memplane.api.auth.tokens import Tokens
+from memplane.api.connections import Connections, connect
+from memplane.api.exposition import RegistryExposition
+from memplane.api.health import ServiceHealth
+from memplane.api.node_plane import MemoryPlane
+from memplane.api.supervise import Supervisor
+from memplane.api.upkeep import Upkeep
+from memplane.cache.listener import CacheListener
+from memplane.cache.ltm import LtmCache
+from memplane.cache.target import CacheTarget
+from memplane.contracts import Defaults
+from memplane.errors import SettingsError
+from memplane.outbox.events import Target
+from memplane.outbox.metrics import OutboxMetrics
+from memplane.outbox.worker import OutboxWorker
+from memplane.plugins.registry import create_search, create_store
+from memplane.schema.identity import read_identity
+from memplane.schema.migrate import check as check_schema
+from memplane.settings import Settings
+from memplane.signal import Signal
+
+log = logging.getLogger(__name__)
+
+BRING_UP = "startup"
+
+
+def make_authenticator(settings: Settings) -> Authenticator:
+    """The configured way to tell who calls. Raises `SettingsError`."""
+    auth = settings.auth
+    if auth.mode == "none":
+        return Loopback(bind=settings.service.host, tenant=auth.tenant)
+    if auth.mode == "jwt":
+        return Tokens(auth.jwt)
+    if auth.api_keys_file is None:
+        raise SettingsError("auth.mode apiKeys needs auth.api_keys_file (make a key with `memplane keys new`)")
+    return ApiKeys(auth.api_keys_file)
+
+
+class ServiceProcess:
+    """The service of one process, and the workers of `worker_targets` beside it (`memplane dev`)."""
+
+    def __init__(self, settings: Settings, *, worker_targets: Collection[Target] = ()) -> None:
+        self.settings = settings
+        self.registry = CollectorRegistry()
+        self.supervisor = Supervisor()
+        self.connections: Connections = connect(settings, application_name="memplane-service")
+        self._worker_targets = frozenset(worker_targets)
+        self._authenticator = make_authenticator(settings)
+        self._status_key = StatusKey(settings.auth.status_key_file)
+        self._ready = False
+        self._metrics = OutboxMetrics(self.registry)
+        database = self.connections.database
+        self._cache = LtmCache(settings.cache) if Target.LTM_CACHE in self.connections.targets else None
+        self._store = create_store(
+            settings.store.plugin, settings.store.options, self.connections.resources(cache=self._cache)
+        )
+        self._search = create_search(
+            settings.search.plugin,
+            settings.search.options,
+            self.connections.resources(cache=self._cache, store=self._store),
+        )
+        self._health = ServiceHealth(database, self.connections.probed(), self.supervisor)
+        self.app: ASGIApp = create_app(self._parts(), settings.service, settings.auth)
+
+    def _parts(self) -> Parts:
+        database = self.connections.database
+        defaults: Defaults = {
+            "queryLimit": self.settings.defaults.query_limit,
+            "searchLimit": self.settings.defaults.search_limit,
+        }
+        return Parts(
+            nodes=MemoryPlane(self._store, self._search, defaults, self._refusal),
+            health=self._health,
+            admin=AdminPlane(database, self.connections.targets, self._status),
+            metrics=RegistryExposition(self.registry),
+            authenticator=self._authenticator,
+            status_key=self._status_key,
+            registry=self.registry,
+        )
+
+    def _refusal(self) -> str | None:
+        if self._ready:
+            return None
+        part = self.supervisor.parts.get(BRING_UP)
+        return part.check.detail if part is not None and part.check.detail else "The service is starting"
+
+    async def _status(self) -> Status:
+        return await read_status(
+            self.connections.database, self.settings, self.connections.targets, self._health
+        )
+
+    async def start(self) -> None:
+        """Read the credentials' files and begin to bring up the rest. Raises `SettingsError`."""
+        await self._authenticator.start()
+        self._status_key.load()
+        self.supervisor.start(BRING_UP, self._bring_up)
+
+    async def _bring_up(self, signal: Signal) -> None:
+        """One attempt; the supervisor repeats it until it ends without an error."""
+        database = self.connections.database
+        await database.open()
+        await check_schema(database)
+        await read_identity(database)
+        await self._store.start()
+        await self._search.start()
+        self._ready = True
+        log.info("the service is ready")
+        if not signal.aborted:
+            self._start_parts()
+
+    def _start_parts(self) -> None:
+        database = self.connections.database
+        if self._cache is not None:
+            self.supervisor.start("cache_listener", CacheListener(database, self._cache).run)
+            self._start_worker(Target.LTM_CACHE, CacheTarget(database))
+        self.supervisor.start("upkeep", Upkeep(database, self.settings).run)
+        for target in sorted(self._worker_targets & self.connections.targets):
+            self._start_worker(target, self.connections.projection(target))
+
+    async def ready(self) -> None:
+        """Wait until node calls are served, or raise why they never will be."""
+        part = self.supervisor.parts[BRING_UP]
+        await part.finished.wait()
+        if part.refusal is not None:
+            raise part.refusal
+
+    async def close(self) -> None:
+        """End the parts, then close what they used. Idempotent."""
+        await self.supervisor.stop(self.settings.outbox.drain_seconds)
+        self._ready = False
+        await self._search.close()
+        await self._store.close()
+        await self._authenticator.close()
+        await self.connections.close()

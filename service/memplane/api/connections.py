@@ -1,0 +1,105 @@
+"""What every process of a backend is built on: the truth, the projections' connections, the embedding provider.
+
+Building them does no I/O; each connects on first use, and `close` closes all of them in reverse order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memplane.api.logs import describe
+from memplane.contracts import EmbeddingProvider
+from memplane.errors import SettingsError
+from memplane.outbox.events import ProjectionTarget, Target
+from memplane.plugins.registry import Resources, create_embedding
+from memplane.projections.embedding import StoredEmbeddings
+from memplane.projections.milvus import MilvusProjection
+from memplane.projections.milvus_client import MilvusConnection
+from memplane.projections.neo4j import Neo4jProjection
+from memplane.projections.neo4j_client import Neo4jConnection
+from memplane.retrieval import embed_contents
+from memplane.schema.database import Database
+from memplane.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def enabled_targets(settings: Settings) -> frozenset[Target]:
+    """The targets that get events. All processes of a backend must agree, so it follows from the settings alone."""
+    chosen = {
+        Target.MILVUS: settings.milvus.uri is not None,
+        Target.NEO4J: settings.neo4j.uri is not None,
+        Target.LTM_CACHE: settings.cache.max_bytes > 0,
+    }
+    return frozenset(target for target, enabled in chosen.items() if enabled)
+
+
+@dataclass(slots=True)
+class Connections:
+    """Made by `connect`; `milvus` and `neo4j` are None when they are not configured."""
+
+    settings: Settings
+    targets: frozenset[Target]
+    database: Database
+    embedding: EmbeddingProvider
+    milvus: MilvusConnection | None
+    neo4j: Neo4jConnection | None
+
+    def resources(self, **more: object) -> Resources:
+        """The resources for plugins, and what the caller adds."""
+        return Resources(
+            settings=self.settings,
+            database=self.database,
+            embedding=self.embedding,
+            milvus=self.milvus,
+            neo4j=self.neo4j,
+            **more,  # type: ignore[arg-type] # the caller names fields of Resources
+        )
+
+    def embeddings(self) -> StoredEmbeddings:
+        """Vectors of this backend's provider, stored in the truth."""
+        return StoredEmbeddings(
+            self.database, self.embedding, embed_contents, batch_size=self.settings.embedding.batch_size
+        )
+
+    def projection(self, target: Target) -> ProjectionTarget:
+        """The projection that a worker of this target writes. Raises `SettingsError` when it is not configured."""
+        if target is Target.MILVUS and self.milvus is not None:
+            return MilvusProjection(self.database, self.milvus, self.embeddings())
+        if target is Target.NEO4J and self.neo4j is not None:
+            return Neo4jProjection(self.database, self.neo4j)
+        if target is Target.LTM_CACHE:
+            raise SettingsError("events of ltm_cache are consumed by the service itself")
+        raise SettingsError(f"{target.value}.uri is required for a worker of {target.value}")
+
+    def probed(self) -> Mapping[str, MilvusConnection | Neo4jConnection]:
+        """The configured projections by name, for health checks."""
+        named = {Target.MILVUS.value: self.milvus, Target.NEO4J.value: self.neo4j}
+        return {name: connection for name, connection in named.items() if connection is not None}
+
+    async def close(self) -> None:
+        """Close what is open. Idempotent."""
+        for part in (self.milvus, self.neo4j, self.database):
+            if part is None:
+                continue
+            try:
+                await part.close()
+            except Exception as error:  # noqa: BLE001 - the others must be closed too, and drivers raise anything
+                log.warning("a connection did not close cleanly: %s", describe(error))
+
+
+def connect(settings: Settings, *, application_name: str) -> Connections:
+    """Build them. Raises `SettingsError` for what can be known to be wrong without asking a server."""
+    if settings.postgres.dsn is None and settings.postgres.dsn_file is None:
+        raise SettingsError("postgres.dsn or postgres.dsn_file is required")
+    resources = Resources(settings=settings)
+    return Connections(
+        settings=settings,
+        targets=enabled_targets(settings),
+        database=Database(settings.postgres, application_name=application_name),
+        embedding=create_embedding(settings.embedding.plugin, settings.embedding.options, resources),
+        milvus=MilvusConnection(settings.milvus) if settings.milvus.uri is not None else None,
+        neo4j=Neo4jConnection(settings.neo4j) if settings.neo4j.uri is not None else None,
+    )

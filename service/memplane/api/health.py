@@ -1,0 +1,93 @@
+"""The state of every dependency, asked side by side with a short deadline and kept for a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from memplane.api.plane import Check
+from memplane.api.supervise import Supervisor
+from memplane.errors import IdentityError, SchemaError, SettingsError, TargetUnavailable
+from memplane.schema.database import Database
+from memplane.schema.identity import read_identity
+from memplane.schema.migrate import check as check_schema
+
+DEADLINE = 2.5
+"""Seconds one check may take; kubelet probes give up after a few."""
+KEEP = 1.0
+"""Seconds an outcome is kept, so that probes and status calls do not add up to load."""
+
+
+class Probed(Protocol):
+    """A connection that can tell whether its server answers."""
+
+    async def healthy(self) -> bool: ...
+
+
+class ServiceHealth:
+    """`postgresql` and `schema`; each configured projection; each supervised part that waits or was refused."""
+
+    def __init__(
+        self,
+        database: Database,
+        projections: Mapping[str, Probed],
+        supervisor: Supervisor,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._projections = projections
+        self._supervisor = supervisor
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._kept: dict[str, Check] = {}
+        self._at = float("-inf")
+
+    async def checks(self) -> Mapping[str, Check]:
+        async with self._lock:
+            if self._clock() - self._at >= KEEP:
+                self._kept = await self._ask()
+                self._at = self._clock()
+            return self._kept
+
+    async def _ask(self) -> dict[str, Check]:
+        names = ["postgresql", *self._projections]
+        asked: list[Awaitable[Check]] = [_bounded(self._ask_database())]
+        asked += [_bounded(_ask_projection(probed)) for probed in self._projections.values()]
+        found = dict(zip(names, await asyncio.gather(*asked), strict=True))
+        found["schema"] = (
+            await _bounded(self._ask_schema()) if found["postgresql"].ok else Check(False, "PostgreSQL is away")
+        )
+        for name, part in self._supervisor.parts.items():
+            if not part.check.ok:
+                found[name] = part.check
+        return found
+
+    async def _ask_database(self) -> Check:
+        async with self._database.acquire() as connection:
+            await connection.fetchval("SELECT 1")
+        return Check(True)
+
+    async def _ask_schema(self) -> Check:
+        level = await check_schema(self._database)
+        await read_identity(self._database)
+        return Check(True, f"level {level}")
+
+
+async def _ask_projection(probed: Probed) -> Check:
+    return Check(True) if await probed.healthy() else Check(False, "it does not answer")
+
+
+async def _bounded(asked: Awaitable[Check]) -> Check:
+    try:
+        return await asyncio.wait_for(asked, DEADLINE)
+    except TimeoutError:
+        return Check(False, f"no answer within {DEADLINE:g} s")
+    except TargetUnavailable as error:
+        return Check(False, error.reason)
+    except (SchemaError, IdentityError, SettingsError) as error:
+        return Check(False, str(error))
+    except Exception as error:  # noqa: BLE001 - a driver may raise anything while its server goes down
+        return Check(False, f"it failed ({type(error).__name__})")

@@ -1,0 +1,185 @@
+"""`POST /v1/nodes/{NODE}`: the body is the node's input, the answer is 200 with the NodeResult, whatever its status.
+
+The hot path of the service, so it speaks ASGI itself: one pass over the headers, one parse, one rendering, no
+validation beside the node's own. Other statuses: 400 unreadable JSON or no user named, 401, 403, 405, 413, 415, and 503
+with Retry-After while PostgreSQL was never reached or too many calls are in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from uuid import uuid4
+
+from starlette.types import Receive, Scope, Send
+
+from memplane.api import strict_json
+from memplane.api.asgi import ClientGone, check_json_type, header_map, read_body, send_error, send_json
+from memplane.api.auth.identity import Authenticator
+from memplane.api.auth.scope import USER_HEADER, check_role, scope_of
+from memplane.api.call_limits import oversized_list
+from memplane.api.errors import HttpError, Unavailable
+from memplane.api.http_metrics import HttpMetrics
+from memplane.api.logs import describe
+from memplane.api.plane import Answer, NodePlane
+from memplane.api.request_context import RequestContext, current_request, request_context
+from memplane.contracts import JSON, NODES, NodeError, NodeResult
+from memplane.contracts import Scope as MemoryScope
+from memplane.errors import MemplaneError
+from memplane.settings import ServiceSettings
+from memplane.signal import Signal
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/v1/nodes/"
+WATCH_AFTER = 0.02
+"""Seconds before a call watches for its client's departure; most are answered sooner and save the task."""
+IGNORED_SIGNAL_GRACE = 5.0
+"""Seconds beyond the request timeout for a plugin that does not react to its signal."""
+IN_THREAD_BYTES = 1 << 20
+"""Bodies larger than this are parsed in a thread, so that other requests get their turn meanwhile."""
+
+_KNOWN = frozenset(NODES)
+
+
+class RequestTimeout(MemplaneError):  # noqa: N818 - reads as what happened
+    """The reason of a signal whose request took too long."""
+
+
+class NodeEndpoint:
+    """The ASGI application behind `PREFIX`."""
+
+    def __init__(
+        self, plane: NodePlane, authenticator: Authenticator, settings: ServiceSettings, metrics: HttpMetrics
+    ) -> None:
+        self._plane = plane
+        self._authenticator = authenticator
+        self._settings = settings
+        self._metrics = metrics
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        headers = header_map(scope)
+        request = request_context(headers)
+        token = current_request.set(request)
+        node = scope["path"][len(PREFIX) :]
+        status = "error"
+        try:
+            answer = await self._answer(scope, headers, node, receive)
+            status = answer.result.status
+            await self._send(send, answer, request)
+        except HttpError as error:
+            status = str(error.status)
+            await send_error(send, error, request)
+        except ClientGone:
+            status = "client_gone"
+        except Exception as error:
+            # The last line of defence: whatever it was, the caller learns nothing of it and the log has its class.
+            log.exception("a node call failed unexpectedly: %s", describe(error))
+            await send_error(send, HttpError(500, "INTERNAL", "The service failed"), request)
+        finally:
+            self._finish(node, status, time.perf_counter() - started)
+            current_request.reset(token)
+
+    async def _answer(self, scope: Scope, headers: Mapping[bytes, bytes], node: str, receive: Receive) -> Answer:
+        if scope["method"] != "POST":
+            raise HttpError(405, "METHOD_NOT_ALLOWED", "Nodes are called with POST", {"Allow": "POST"})
+        identity = await self._authenticator.authenticate(headers)
+        check_role(identity, node)
+        memory_scope = scope_of(identity, [value for name, value in scope["headers"] if name == USER_HEADER])
+        check_json_type(headers)
+        refusal = self._plane.refusal()
+        if refusal is not None:
+            raise Unavailable(refusal)
+        if self._in_flight >= self._settings.max_in_flight:
+            raise Unavailable("Too many calls are in flight")
+        self._in_flight += 1
+        try:
+            return await self._bounded(memory_scope, headers, node, receive)
+        finally:
+            self._in_flight -= 1
+
+    async def _bounded(
+        self, memory_scope: MemoryScope, headers: Mapping[bytes, bytes], node: str, receive: Receive
+    ) -> Answer:
+        """Read and call within the request's time."""
+        deadline = asyncio.get_running_loop().time() + self._settings.request_timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                body = await read_body(headers, receive, self._settings.max_body_bytes)
+        except TimeoutError:
+            raise HttpError(408, "TIMEOUT", "The body did not arrive in time", {"Connection": "close"}) from None
+        document = await _parse(body)
+        message = oversized_list(node, document)
+        if message is not None:
+            return _invalid_input(node, message)
+        signal = Signal()
+        try:
+            async with asyncio.timeout_at(deadline + IGNORED_SIGNAL_GRACE), _watched(signal, deadline, receive):
+                return await self._plane.call(memory_scope, node, document, signal)
+        except TimeoutError:
+            raise HttpError(504, "TIMEOUT", "The operation did not end in time; it may have taken effect") from None
+
+    async def _send(self, send: Send, answer: Answer, request: RequestContext) -> None:
+        try:
+            body = strict_json.render(answer.result.as_wire())
+        except (TypeError, ValueError):
+            log.error("a plugin's output is not JSON", extra={"node": answer.result.node})
+            result = NodeResult[JSON](
+                answer.result.execution_id,
+                answer.result.node,
+                "failed",
+                error=NodeError("INVALID_BACKEND_OUTPUT", "MEMORY backend returned an invalid result"),
+            )
+            body = strict_json.render(result.as_wire())
+        extra = [(b"x-memory-degraded", ",".join(answer.degraded).encode("ascii"))] if answer.degraded else []
+        await send_json(send, 200, body, request, extra)
+
+    def _finish(self, node: str, status: str, seconds: float) -> None:
+        known = node if node in _KNOWN else "unknown"
+        self._metrics.observe(known, status, seconds)
+        if self._settings.access_log or status not in ("success", "failed") or seconds >= self._settings.slow_seconds:
+            log.info("request", extra={"node": known, "status": status, "milliseconds": round(seconds * 1000, 2)})
+
+
+async def _parse(body: bytes) -> JSON:
+    try:
+        if len(body) > IN_THREAD_BYTES:
+            return await asyncio.to_thread(strict_json.parse, body)
+        return strict_json.parse(body)
+    except strict_json.BadJson as error:
+        raise HttpError(400, "BAD_JSON", f"The body is not acceptable JSON: {error.reason}") from None
+
+
+def _invalid_input(node: str, message: str) -> Answer:
+    return Answer(NodeResult(str(uuid4()), node, "failed", error=NodeError("INVALID_INPUT", message)))
+
+
+@contextlib.asynccontextmanager
+async def _watched(signal: Signal, deadline: float, receive: Receive) -> AsyncIterator[None]:
+    """Abort `signal` at the deadline, or when the client goes away."""
+    loop = asyncio.get_running_loop()
+    watchers: list[asyncio.Task[None]] = []
+
+    def watch() -> None:
+        watchers.append(loop.create_task(_abort_on_disconnect(signal, receive)))
+
+    timer = loop.call_at(deadline, lambda: signal.abort(RequestTimeout("the request took too long")))
+    start = loop.call_later(WATCH_AFTER, watch)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        start.cancel()
+        for watcher in watchers:
+            watcher.cancel()
+
+
+async def _abort_on_disconnect(signal: Signal, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    signal.abort(ClientGone("the client closed the connection"))
