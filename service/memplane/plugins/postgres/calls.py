@@ -1,0 +1,94 @@
+"""How a store call meets the database: cancellation by signal, retries of deadlocks, errors that say nothing internal.
+
+Errors of this store beside the contract's: `STORE_UNAVAILABLE` (PostgreSQL is away, read-only, or too slow) and
+`STORE_BUSY` (a change lost against concurrent ones too often). Anything unforeseen passes and becomes
+MEMORY_BACKEND_ERROR in the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from memplane.errors import PluginError, TargetUnavailable
+from memplane.schema.database import CONNECT_ERRORS, Connection, Database
+from memplane.signal import Signal, SignalAborted
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 12
+"""How often a change is tried. Locks are taken in one order, so real deadlocks are rare."""
+
+_RETRIED: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+class StartOver(Exception):  # noqa: N818 - an instruction to `changing`, never seen outside
+    """What was read before the locks no longer holds: roll back and try again."""
+
+
+async def reading(database: Database, signal: Signal | None, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` on a connection; aborting the signal cancels its statement and raises the reason."""
+
+    async def once() -> T:
+        async with database.acquire() as connection:
+            return await work(connection)
+
+    return await _translated(_cancellable(once(), signal), "The store is unavailable")
+
+
+async def changing(database: Database, signal: Signal | None, work: Callable[[Connection], Awaitable[T]]) -> T:
+    """Run `work` in a transaction, again from the start after a deadlock or `StartOver`. All of it or nothing."""
+    return await _translated(
+        _cancellable(_attempts(database, work), signal),
+        "The store became unavailable; a change that was sent may or may not have been stored",
+    )
+
+
+async def _attempts(database: Database, work: Callable[[Connection], Awaitable[T]]) -> T:
+    for attempt in range(ATTEMPTS):
+        try:
+            async with database.transaction() as connection:
+                return await work(connection)
+        except StartOver:
+            continue
+        except _RETRIED:
+            # Whoever lost against each other must not meet again in step.
+            await asyncio.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))  # noqa: S311 - jitter
+    raise PluginError("STORE_BUSY", "Too many concurrent changes of the same memories; try again")
+
+
+async def _cancellable(operation: Coroutine[Any, Any, T], signal: Signal | None) -> T:
+    if signal is None:
+        return await operation
+    if signal.aborted:
+        operation.close()
+        raise signal.reason or SignalAborted()
+    task = asyncio.ensure_future(operation)
+
+    def cancel() -> None:
+        task.cancel()
+
+    remove = signal.on_abort(cancel)
+    try:
+        # Cancelling the caller cancels the task, too: it is awaited directly.
+        return await task
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if signal.reason is not None and not (current and current.cancelling()):
+            raise signal.reason from None
+        raise
+    finally:
+        remove()
+
+
+async def _translated(operation: Coroutine[Any, Any, T], unavailable: str) -> T:
+    try:
+        return await operation
+    except (SignalAborted, asyncpg.DataError):
+        raise
+    except (TargetUnavailable, *CONNECT_ERRORS, asyncpg.QueryCanceledError):
+        raise PluginError("STORE_UNAVAILABLE", unavailable) from None
