@@ -1,0 +1,1 @@
+"""One module per row (see `bench.frame`)."""
