@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from memplane.errors import SettingsError, TargetUnavailable
 from memplane.projections.errors import ProjectionRefused
@@ -13,6 +13,11 @@ from memplane.settings import Neo4jSettings
 
 PROBE_SECONDS = 2.0
 """Deadline of the health call."""
+
+T = TypeVar("T")
+
+Run: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[list[dict[str, Any]]]]
+"""(query, parameters) → records, within one transaction."""
 
 CREDENTIALS = "the credentials are refused"
 
@@ -76,7 +81,7 @@ class Neo4jConnection:
     async def healthy(self) -> bool:
         """Whether the server answers a cheap call within two seconds; never raises."""
         try:
-            await self._attempt([("RETURN 1", {})], PROBE_SECONDS, read=True)
+            await self._attempt(_ping, PROBE_SECONDS, read=False)
         except (TargetUnavailable, ProjectionRefused, SettingsError):
             return False
         self._suspect = False
@@ -93,68 +98,72 @@ class Neo4jConnection:
         """One query in one retried transaction; its records as mappings. `timeout` in seconds covers the retries.
 
         Raises `TargetUnavailable` and `ProjectionRefused`. `query` is a text of this package, never of a caller.
+        `read` lets a cluster answer from a follower that may lag; leave it out for a strong read.
         """
-        rows = await self.run_all([(query, parameters or {})], timeout=timeout, read=read)
-        return rows[0]
 
-    async def run_all(
-        self,
-        queries: list[tuple[str, Mapping[str, Any]]],
-        *,
-        timeout: float | None = None,
-        read: bool = False,
-    ) -> list[list[dict[str, Any]]]:
-        """Several queries in one transaction, in order; the records of each. Errors as in `run`.
+        async def work(run: Run) -> list[dict[str, Any]]:
+            return await run(query, parameters or {})
 
-        After a failure the next call first makes the two-second health call: the driver would go on trying until the
-        whole deadline is used up.
+        return await self.transact(work, timeout=timeout, read=read)
+
+    async def transact(
+        self, work: Callable[[Run], Awaitable[T]], *, timeout: float | None = None, read: bool = False
+    ) -> T:
+        """What `work` returns, given a function that runs queries of one transaction; errors as in `run`.
+
+        `work` may be called again after a transient failure, so it must not change anything but the graph. After a
+        failure the next call first makes the two-second health call: the driver would go on trying until the whole
+        deadline is used up.
         """
         deadline = self.settings.timeout if timeout is None else timeout
         if self._suspect and not await self.healthy():
             raise TargetUnavailable("neo4j", "it does not answer")
         try:
-            return await self._attempt(queries, deadline, read=read)
+            return await self._attempt(work, deadline, read=read)
         except TargetUnavailable:
             self._suspect = True
             raise
 
-    async def _attempt(
-        self, queries: list[tuple[str, Mapping[str, Any]]], deadline: float, *, read: bool
-    ) -> list[list[dict[str, Any]]]:
+    async def _attempt(self, work: Callable[[Run], Awaitable[T]], deadline: float, *, read: bool) -> T:
         if self._driver is None:
             self._driver = self._open_driver()
         try:
             async with asyncio.timeout(deadline):
-                return await _in_transaction(self._driver, self.settings.database, queries, deadline, read)
+                return await _in_transaction(self._driver, self.settings.database, work, deadline, read)
         except TimeoutError:
             raise TargetUnavailable("neo4j", f"no answer within {deadline:g} s") from None
 
 
+async def _ping(run: Run) -> None:
+    await run("RETURN 1", {})
+
+
 async def _in_transaction(
-    driver: Any, database: str, queries: list[tuple[str, Mapping[str, Any]]], deadline: float, read: bool
-) -> list[list[dict[str, Any]]]:
+    driver: Any, database: str, work: Callable[[Run], Awaitable[T]], deadline: float, read: bool
+) -> T:
     import neo4j
     from neo4j import exceptions
 
-    async def work(transaction: Any) -> list[list[dict[str, Any]]]:
-        results = []
-        for query, parameters in queries:
+    async def unit(transaction: Any) -> T:
+        async def run(query: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
             result = await transaction.run(query, parameters)
-            results.append([dict(record) async for record in result])
-        return results
+            return [dict(record) async for record in result]
 
-    work = neo4j.unit_of_work(timeout=deadline)(work)
+        return await work(run)
+
+    unit = neo4j.unit_of_work(timeout=deadline)(unit)
     try:
         async with driver.session(database=database) as session:
-            results: list[list[dict[str, Any]]] = await (
-                session.execute_read(work) if read else session.execute_write(work)
-            )
-            return results
+            answer: T = await (session.execute_read(unit) if read else session.execute_write(unit))
+            return answer
     except exceptions.AuthError:
         raise TargetUnavailable("neo4j", CREDENTIALS) from None
     except (exceptions.DriverError, exceptions.TransientError, OSError):
         raise TargetUnavailable("neo4j", "it does not answer") from None
     except exceptions.Neo4jError as error:
-        if str(error.code).startswith(("Neo.TransientError", "Neo.DatabaseError.Database")):
+        if str(error.code).startswith(_UNAVAILABLE):
             raise TargetUnavailable("neo4j", "it is not ready") from None
         raise ProjectionRefused("neo4j", str(error.code)) from None
+
+
+_UNAVAILABLE = ("Neo.TransientError", "Neo.DatabaseError.Database", "Neo.ClientError.Cluster")

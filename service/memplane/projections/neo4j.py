@@ -1,0 +1,285 @@
+"""The Neo4j target: what an outbox worker does to keep the graph equal to the truth.
+
+The graph is a function of the truth, whatever the order of events: a live memory has its node, a source has exactly
+its live edges, and the end of an edge without a node of its own is a bare node. A node event touches the node's
+properties alone, an edges event the source's outgoing edges alone; both remove a bare node that has no edge left. So
+deleting a memory and the events of the sources that pointed to it may come in any order.
+
+Source: seed `002` sections 6, 9; design sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from memplane.errors import IdentityError, TargetUnavailable
+from memplane.outbox.events import Family, Needs, Outcome, Target, Task, Verdict
+from memplane.projections import neo4j_queries as cypher
+from memplane.projections.decide import Held, decide_delete, decide_upsert, delete_version
+from memplane.projections.errors import ProjectionRefused
+from memplane.projections.generation import Generation, ensure_generation
+from memplane.projections.neo4j_client import Neo4jConnection, Run
+from memplane.projections.neo4j_edges import EdgePlan, HeldEdge, plan_edges
+from memplane.projections.neo4j_node import properties
+from memplane.schema.database import Database
+
+T = TypeVar("T")
+
+RACES = frozenset(
+    {
+        "Neo.ClientError.Schema.ConstraintValidationFailed",
+        "Neo.ClientError.Statement.EntityNotFound",
+        "Neo.ClientError.Statement.ConstraintVerificationFailed",
+    }
+)
+"""What a transaction answers when another one added an edge to a bare node, or removed the node, at the same time."""
+
+RACE_ROUNDS = 5
+
+
+class Neo4jProjection:
+    """A `ProjectionTarget` over the nodes and edges that carry this backend's id."""
+
+    def __init__(self, database: Database, neo4j: Neo4jConnection) -> None:
+        self.database = database
+        self.neo4j = neo4j
+        self._generation: Generation | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def name(self) -> Target:
+        return Target.NEO4J
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(fields=True)
+
+    async def start(self) -> None:
+        """Make the unique constraint and the generation. Idempotent. Raises `IdentityError`, `TargetUnavailable`."""
+        await self.generation()
+
+    async def generation(self) -> Generation:
+        """The generation that is written."""
+        async with self._starting:
+            if self._generation is None:
+                generation = await ensure_generation(self.database, Target.NEO4J)
+                await ensure_schema(self.neo4j)
+                self._generation = generation
+            return self._generation
+
+    async def close(self) -> None:
+        """Close the driver. Idempotent."""
+        await self.neo4j.close()
+
+    async def healthy(self) -> bool:
+        """Whether Neo4j answers within two seconds."""
+        return await self.neo4j.healthy()
+
+    async def project(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[Outcome]:
+        """See `ProjectionTarget.project`. One transaction per kind: nodes, deleted nodes, edges."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._project(await self.generation(), tasks, timeout)
+        except TimeoutError:
+            raise TargetUnavailable("neo4j", f"no answer within {timeout:g} s") from None
+
+    async def _project(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> Sequence[Outcome]:
+        ordered = sorted(tasks, key=lambda task: task.truth.memory_id)
+        nodes = [task for task in ordered if task.event.family is Family.NODE]
+        edges = [task for task in ordered if task.event.family is Family.EDGES]
+        outcomes: dict[int, Outcome] = {}
+        if live := [task for task in nodes if task.truth.live]:
+            outcomes.update(await self._upsert_nodes(generation, live, timeout))
+        if dead := [task for task in nodes if not task.truth.live]:
+            outcomes.update(await self._delete_nodes(generation, dead, timeout))
+        if edges:
+            outcomes.update(await self._set_edges(generation, edges, timeout))
+        return [outcomes[task.event.id] for task in tasks]
+
+    async def _upsert_nodes(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
+        nodes = {task.truth.memory_id: properties(task.truth, generation) for task in tasks}
+        rows = [
+            {
+                "memory_id": task.truth.memory_id,
+                "version": task.truth.version,
+                "hash": nodes[task.truth.memory_id]["projection_hash"],
+                "repair": task.event.repair,
+                "properties": nodes[task.truth.memory_id],
+            }
+            for task in tasks
+        ]
+        parameters = {"backend": generation.backend, "rows": rows}
+        held = _held(await self._transact(lambda run: run(cypher.UPSERT_NODES, parameters), timeout))
+        return {
+            task.event.id: Outcome(
+                decide_upsert(
+                    held.get(task.truth.memory_id),
+                    version=task.truth.version,
+                    projection_hash=nodes[task.truth.memory_id]["projection_hash"],
+                    repair=task.event.repair,
+                ).verdict
+            )
+            for task in tasks
+        }
+
+    async def _delete_nodes(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
+        backend = generation.backend
+        rows = [
+            {"memory_id": task.truth.memory_id, "version": delete_version(task), "repair": task.event.repair}
+            for task in tasks
+        ]
+
+        async def work(run: Run) -> list[dict[str, Any]]:
+            records = await run(cypher.DELETE_NODES, {"backend": backend, "rows": rows})
+            await run(cypher.SWEEP_BARE, {"backend": backend, "ids": [row["memory_id"] for row in records]})
+            return records
+
+        held = _held(await self._transact(work, timeout))
+        return {
+            task.event.id: Outcome(
+                decide_delete(
+                    held.get(task.truth.memory_id), version=delete_version(task), repair=task.event.repair
+                ).verdict
+            )
+            for task in tasks
+        }
+
+    async def _set_edges(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
+        backend = generation.backend
+        ids = [task.truth.memory_id for task in tasks]
+
+        async def work(run: Run) -> list[EdgePlan]:
+            await run(cypher.LOCK_SOURCES, {"backend": backend, "ids": ids})
+            held = {row["memory_id"]: row for row in await run(cypher.READ_EDGES, {"backend": backend, "ids": ids})}
+            plans = [_edge_plan(task, held[task.truth.memory_id], backend) for task in tasks]
+            await _apply(run, backend, tasks, plans, held)
+            return plans
+
+        plans = await self._transact(work, timeout)
+        return {task.event.id: Outcome(plan.verdict) for task, plan in zip(tasks, plans, strict=True)}
+
+    async def _transact(self, work: Callable[[Run], Awaitable[T]], timeout: float) -> T:
+        """`work` in a transaction, again after a race over a bare node, whose loser has changed nothing."""
+        for _ in range(RACE_ROUNDS - 1):
+            try:
+                return await self.neo4j.transact(work, timeout=timeout)
+            except ProjectionRefused as refused:
+                if refused.code not in RACES:
+                    raise
+        return await self.neo4j.transact(work, timeout=timeout)
+
+    async def settled(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[bool]:
+        """See `ProjectionTarget.settled`."""
+        generation = await self.generation()
+        backend = generation.backend
+        nodes = [task.truth.memory_id for task in tasks if task.event.family is Family.NODE]
+        sources = [task.truth.memory_id for task in tasks if task.event.family is Family.EDGES]
+        rows = await self.neo4j.run(cypher.READ_NODES, {"backend": backend, "ids": nodes}, timeout=timeout)
+        held = _held(rows)
+        rows = await self.neo4j.run(cypher.READ_EDGES, {"backend": backend, "ids": sources}, timeout=timeout)
+        edges = {row["memory_id"]: row for row in rows}
+        return [
+            _node_settled(task, held.get(task.truth.memory_id), generation)
+            if task.event.family is Family.NODE
+            else _edges_settled(task, edges.get(task.truth.memory_id), backend)
+            for task in tasks
+        ]
+
+
+async def ensure_schema(neo4j: Neo4jConnection) -> None:
+    """Make the unique constraint of (backend, memory_id). Idempotent, also between processes."""
+    try:
+        await neo4j.run(cypher.CONSTRAINT)
+        await neo4j.run(cypher.LOCK_NAME)
+    except ProjectionRefused as refused:
+        if refused.code not in _SCHEMA_EXISTS:
+            raise IdentityError(
+                "Neo4j refuses the unique constraint of (:Memory {backend, memory_id}): other data stands in its way, "
+                "or the user may not create constraints"
+            ) from None
+
+
+_SCHEMA_EXISTS = frozenset(
+    {
+        "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists",
+        "Neo.ClientError.Schema.ConstraintAlreadyExists",
+    }
+)
+
+
+async def _apply(
+    run: Run, backend: str, tasks: Sequence[Task], plans: Sequence[EdgePlan], held: Mapping[int, Mapping[str, Any]]
+) -> None:
+    """Carry out the plans of one batch of sources, and remove the bare nodes that lost their last edge."""
+    put = [
+        {
+            "source_id": edge.source_id,
+            "target_id": edge.target_id,
+            "type": edge.type,
+            "version": edge.version,
+            "relation_hash": edge.relation_hash,
+        }
+        for plan in plans
+        for edge in sorted(plan.put, key=lambda edge: edge.target_id)
+    ]
+    delete = [reference for plan in plans for reference in plan.delete]
+    done = [
+        {"memory_id": task.truth.memory_id, "version": task.truth.edges_version}
+        for task, plan in zip(tasks, plans, strict=True)
+        if plan.verdict is not Verdict.AHEAD or task.event.repair
+    ]
+    gone = set(delete)
+    loose = {
+        edge["target_id"]
+        for row in held.values()
+        for edge in row["edges"]
+        if edge["reference"] in gone and edge["target_id"] is not None
+    }
+    if delete:
+        await run(cypher.DELETE_EDGES, {"references": delete})
+    if put:
+        await run(cypher.PUT_EDGES, {"backend": backend, "rows": put})
+    await run(cypher.SET_EDGES_VERSION, {"backend": backend, "rows": done})
+    # A source that has no edge may have been made bare by the lock alone.
+    await run(cypher.SWEEP_BARE, {"backend": backend, "ids": sorted(loose.union(held))})
+
+
+def _edge_plan(task: Task, row: Mapping[str, Any], backend: str) -> EdgePlan:
+    announced = task.event.payload.get("edges_version") or 0
+    return plan_edges(
+        _held_edges(row),
+        task.truth.edges or (),
+        backend=backend,
+        # A purged source has no version of its own left, so the event's stands in.
+        version=max(task.truth.edges_version, announced),
+        held_version=row["edges_version"],
+        repair=task.event.repair,
+    )
+
+
+def _held_edges(row: Mapping[str, Any]) -> list[HeldEdge]:
+    return [HeldEdge(**edge) for edge in row["edges"]]
+
+
+def _held(records: Sequence[Mapping[str, Any]]) -> dict[int, Held]:
+    """What the graph held before, by memory id; a bare node holds nothing."""
+    return {
+        record["memory_id"]: Held(record["version"], record["hash"] or "")
+        for record in records
+        if record["version"] is not None
+    }
+
+
+def _node_settled(task: Task, held: Held | None, generation: Generation) -> bool:
+    if not task.truth.live:
+        return held is None
+    return held == Held(task.truth.version, properties(task.truth, generation)["projection_hash"])
+
+
+def _edges_settled(task: Task, row: Mapping[str, Any] | None, backend: str) -> bool:
+    if row is None:
+        return not task.truth.edges
+    plan = _edge_plan(task, row, backend)
+    return plan.verdict is Verdict.UNCHANGED

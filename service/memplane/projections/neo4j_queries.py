@@ -1,0 +1,91 @@
+"""The Cypher of the graph target.
+
+`REMOVE m.lock` takes a node's write lock before its version is read, so that condition and change are one step even
+for two workers of one memory. All batches are sorted by memory_id, so that they lock in one order.
+"""
+
+from __future__ import annotations
+
+CONSTRAINT = """
+CREATE CONSTRAINT memplane_memory IF NOT EXISTS FOR (m:Memory) REQUIRE (m.backend, m.memory_id) IS UNIQUE
+"""
+
+# `lock` is never set. Removing a property takes the lock only when the name is known to the database.
+LOCK_NAME = "CALL db.createProperty('lock')"
+
+UPSERT_NODES = """
+UNWIND $rows AS row
+MERGE (m:Memory {backend: $backend, memory_id: row.memory_id})
+REMOVE m.lock
+WITH m, row, m.version AS version, m.projection_hash AS hash, m.edges_version AS edges_version
+FOREACH (_ IN CASE WHEN row.repair OR version IS NULL OR version < row.version
+                     OR (version = row.version AND (hash IS NULL OR hash <> row.hash)) THEN [1] ELSE [] END |
+    SET m = row.properties, m.edges_version = edges_version)
+RETURN row.memory_id AS memory_id, version, hash
+"""
+
+# What another source's edge still needs stays as a bare node; that source's own event removes the edge and it.
+DELETE_NODES = """
+UNWIND $rows AS row
+MATCH (m:Memory {backend: $backend, memory_id: row.memory_id})
+REMOVE m.lock
+WITH m, row, m.version AS version, m.projection_hash AS hash, m.edges_version AS edges_version
+FOREACH (_ IN CASE WHEN row.repair OR version IS NULL OR version <= row.version THEN [1] ELSE [] END |
+    SET m = {backend: $backend, memory_id: row.memory_id, edges_version: edges_version})
+RETURN row.memory_id AS memory_id, version, hash
+"""
+
+# Locked first, so that nobody adds an edge in between; DELETE, not DETACH DELETE, so that if one did, this fails.
+SWEEP_BARE = """
+UNWIND $ids AS id
+MATCH (m:Memory {backend: $backend, memory_id: id})
+WHERE m.version IS NULL
+REMOVE m.lock
+WITH m WHERE m.version IS NULL AND NOT EXISTS { (m)-[:RELATES]-() }
+OPTIONAL MATCH (m)-[foreign]-() WHERE type(foreign) <> 'RELATES'
+DELETE foreign
+WITH DISTINCT m
+DELETE m
+"""
+
+READ_NODES = """
+UNWIND $ids AS id
+MATCH (m:Memory {backend: $backend, memory_id: id})
+RETURN id AS memory_id, m.version AS version, m.projection_hash AS hash
+"""
+
+LOCK_SOURCES = """
+UNWIND $ids AS id
+MERGE (s:Memory {backend: $backend, memory_id: id})
+REMOVE s.lock
+"""
+
+READ_EDGES = """
+UNWIND $ids AS id
+MATCH (s:Memory {backend: $backend, memory_id: id})
+OPTIONAL MATCH (s)-[r:RELATES]->(t)
+RETURN id AS memory_id, s.edges_version AS edges_version,
+       collect(CASE WHEN r IS NULL THEN NULL ELSE {
+           reference: elementId(r), backend: r.backend, type: r.type, version: r.version,
+           relation_hash: r.relation_hash,
+           target_id: CASE WHEN t:Memory AND t.backend = $backend THEN t.memory_id END} END) AS edges
+"""
+
+DELETE_EDGES = """
+UNWIND $references AS reference
+MATCH ()-[r:RELATES]->() WHERE elementId(r) = reference
+DELETE r
+"""
+
+PUT_EDGES = """
+UNWIND $rows AS row
+MATCH (s:Memory {backend: $backend, memory_id: row.source_id})
+MERGE (t:Memory {backend: $backend, memory_id: row.target_id})
+CREATE (s)-[:RELATES {backend: $backend, type: row.type, version: row.version, relation_hash: row.relation_hash}]->(t)
+"""
+
+SET_EDGES_VERSION = """
+UNWIND $rows AS row
+MATCH (s:Memory {backend: $backend, memory_id: row.memory_id})
+SET s.edges_version = row.version
+"""
