@@ -13,12 +13,12 @@ class _StrictLoader(yaml.SafeLoader):
     """SafeLoader without what makes a file mean more than it shows."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _error(event.start_mark, "anchors and aliases are not allowed")
         if getattr(event, "tag", None):
             raise _error(event.start_mark, "tags are not allowed")
-        node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[arg-type]
+        node: yaml.Node | None = super().compose_node(parent, index)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
