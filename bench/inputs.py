@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
-from array import array
 from collections.abc import Iterator
 from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from bench.frame import DIMENSIONS
 
@@ -44,14 +47,13 @@ def text_hash(text: str) -> bytes:
     return sha256(text.encode()).digest()
 
 
-def vector(generator: random.Random) -> array[float]:
-    """A random unit vector."""
-    values = [generator.gauss(0, 1) for _ in range(DIMENSIONS)]
-    length = sum(value * value for value in values) ** 0.5
-    return array("f", [value / length for value in values])
+def vectors(count: int, *, seed: int) -> npt.NDArray[np.float32]:
+    """Random unit vectors, one per row."""
+    values = np.random.default_rng(seed).standard_normal((count, DIMENSIONS), dtype=np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
-def drafts(count: int, *, seed: int = 1) -> Iterator[dict[str, object]]:
+def drafts(count: int, *, seed: int = 1) -> Iterator[dict[str, Any]]:
     """MEMORY.WRITE entries with the reserved fields that a typical agent sets."""
     for number, text in enumerate(texts(count, seed=seed)):
         yield {

@@ -6,53 +6,64 @@ import asyncio
 import random
 import time
 from collections.abc import Collection, Sequence
-
-from memplane.outbox.worker import OutboxWorker
+from itertools import islice
 
 from bench.frame import DIMENSIONS, TENANT, Bench, verify
-from bench.inputs import drafts, text_hash, vector
+from bench.inputs import drafts, text_hash, vectors
 from memplane.contracts import EmbeddingProvider, Scope
 from memplane.nodes.memory import create_memory
 from memplane.outbox.events import ProjectionTarget, Target
+from memplane.outbox.worker import OutboxWorker
 from memplane.plugins.embeddings.hashing import HashingEmbedding, HashingSettings
 from memplane.plugins.postgres.backend import PostgresBackend
-from memplane.projections.embedding import StoredEmbeddings, pack
+from memplane.projections.embedding import StoredEmbeddings
 from memplane.retrieval import embed_contents
 from memplane.schema.database import Database
 from memplane.settings import OutboxSettings
 from memplane.signal import Signal
 
+BATCH = 500
 SCOPE = Scope(TENANT, "reader")
 PROVIDER: EmbeddingProvider = HashingEmbedding(HashingSettings(dimensions=DIMENSIONS))
 
 
 async def populate(
-    database: Database, count: int, targets: Collection[Target], *, scope: Scope = SCOPE, seed: int = 1
+    database: Database,
+    count: int,
+    targets: Collection[Target],
+    *,
+    scope: Scope = SCOPE,
+    seed: int = 1,
+    relate: bool = False,
 ) -> list[int]:
-    """Write `count` distinct memories and store a random vector for each text; returns the ids in order."""
+    """Write `count` distinct memories and store a random vector for each text; returns the ids in order.
+
+    With `relate` every second memory points to one written before it.
+    """
     backend = PostgresBackend(database, targets=frozenset(targets))
     await backend.start()
     memory = create_memory(store=backend.scoped(scope))
     ids: list[int] = []
     generator = random.Random(seed)
-    batch: list[dict[str, object]] = []
-    for draft in drafts(count, seed=seed):
-        batch.append(draft)
-        if len(batch) == 500 or len(ids) + len(batch) == count:
-            items = (await memory.write({"memories": batch})).unwrap()
-            ids += [int(item["id"]) for item in items]
-            await _store_vectors(database, [str(one["content"]) for one in batch], generator, scope)
-            batch = []
+    entries = drafts(count, seed=seed)
+    while batch := list(islice(entries, BATCH)):
+        for draft in batch[::2] if relate and ids else ():
+            relation = {"type": "related", "target": str(generator.choice(ids))}
+            draft["metadata"] = {**draft["metadata"], "relations": [relation]}
+        items = (await memory.write({"memories": batch})).unwrap()
+        await _store_vectors(database, [str(one["content"]) for one in batch], scope, seed=seed + len(ids))
+        ids += [int(item["id"]) for item in items]
     await backend.close()
     async with database.acquire() as connection:
         await connection.execute(database.sql("ANALYZE {schema}.long_term_memory"))
     return ids
 
 
-async def _store_vectors(database: Database, texts: Sequence[str], generator: random.Random, scope: Scope) -> None:
+async def _store_vectors(database: Database, texts: Sequence[str], scope: Scope, *, seed: int) -> None:
+    made = vectors(len(texts), seed=seed)
     rows = [
-        (scope.tenant, text_hash(text), PROVIDER.model, PROVIDER.revision, DIMENSIONS, pack(vector(generator)))
-        for text in texts
+        (scope.tenant, text_hash(text), PROVIDER.model, PROVIDER.revision, DIMENSIONS, row.astype("<f4").tobytes())
+        for text, row in zip(texts, made, strict=True)
     ]
     async with database.acquire() as connection:
         await connection.copy_records_to_table(
@@ -71,12 +82,13 @@ def stored_embeddings(database: Database) -> StoredEmbeddings:
 
 
 async def drain(
-    bench: Bench, database: Database, target: ProjectionTarget, count: int, settings: OutboxSettings | None = None
+    bench: Bench, database: Database, target: ProjectionTarget, settings: OutboxSettings | None = None
 ) -> float:
     """Run one outbox worker until every event of the target is processed; returns the seconds it took."""
     worker = OutboxWorker(database, target, settings or OutboxSettings())
     stop = Signal()
     await target.start()
+    count = await unfinished(database, target.name)
     started = time.perf_counter()
     running = asyncio.create_task(worker.run(stop))
     try:
@@ -93,7 +105,7 @@ async def drain(
             target.name.value,
         )
     verify({row["status"]: row["count"] for row in states} == {"processed": count}, f"events ended as {states}")
-    bench.say(f"{target.name.value}: {count} events in {took:.1f} s")
+    bench.say(f"{target.name.value}: {count} events in {took:.1f} s, {count / took:,.0f}/s")
     return took
 
 

@@ -34,7 +34,7 @@ async def run(bench: Bench) -> Result:
         client = plain_client(bench)
         try:
             before = time.perf_counter()
-            await drain(bench, database, projection, count)
+            await drain(bench, database, projection)
             verify(strong_count(client, generation.collection) == count, "rows are missing in Milvus")
             ours = time.perf_counter() - before
             rows = all_rows(client, generation.collection)

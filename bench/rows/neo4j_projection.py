@@ -31,7 +31,7 @@ async def run(bench: Bench) -> Result:
         backend = str(await read_identity(database))
         projection = Neo4jProjection(database, await open_neo4j(bench.stack.neo4j_settings()))
         try:
-            ours = await drain(bench, database, projection, count)
+            ours = await drain(bench, database, projection)
             rows = await _nodes(driver, backend)
             verify(len(rows) == count, f"Neo4j holds {len(rows)} of {count} nodes")
             theirs = min([await _peer(bench, driver, rows, size) for size in PEER_BATCHES])
