@@ -41,8 +41,8 @@ from memplane.schema.database import Database
 
 TWO_FAMILIES: frozenset[Target] = frozenset(route.target for route in ROUTES if route.family is Family.EDGES)
 
-# Written so that no plan depends on the statistics of a queue, which are always stale (migration 0004): the ready index
-# is named by its condition, OFFSET 0 keeps the check of the pair a probe per row, locked rows are reached by their place.
+# Written so that no plan depends on the statistics of a queue, which are always stale (migration 0004): the ready
+# index is named by its condition, OFFSET 0 keeps the pair's check a probe per row, locked rows are reached by place.
 _CANDIDATES = """
 SELECT o.id, o.ctid, o.aggregate_id, o.available_at, o.suspect
 FROM {schema}.memory_outbox AS o

@@ -1,0 +1,178 @@
+"""All metrics of memplane on one registry: the nine of the seed (`002` section 13) with exactly their names and labels,
+and the four of design section 6.
+
+What a process counts itself is incremented where it happens. What is counted in the database is exported from a cached
+snapshot by `DatabaseMetrics`, so that it exists with zero workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from memplane.outbox.admin import Backlog, backlog
+from memplane.outbox.events import Target
+from memplane.outbox.patience import DATABASE_ERRORS
+from memplane.schema.database import Database
+
+LATENCY_BUCKETS: tuple[float, ...] = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
+)  # fmt: skip
+SNAPSHOT_SECONDS = 10.0
+
+
+class LatencyHistogram(Collector):
+    """`memory_projection_latency_seconds{target}`: from commit to projected, by the database's clock.
+
+    Observes a whole batch at once, which the client's own histogram cannot.
+    """
+
+    def __init__(self, buckets: Sequence[float] = LATENCY_BUCKETS) -> None:
+        self._bounds = list(buckets)
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def observe(self, target: Target, seconds: Iterable[float]) -> None:
+        counts = self._counts.setdefault(target.value, [0] * (len(self._bounds) + 1))
+        total = 0.0
+        for value in seconds:
+            counts[bisect_left(self._bounds, value)] += 1
+            total += value
+        self._sums[target.value] = self._sums.get(target.value, 0.0) + total
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(
+            "memory_projection_latency_seconds", "From the commit of a change to its projection", labels=["target"]
+        )
+        for target, counts in self._counts.items():
+            cumulative, buckets = 0, []
+            for bound, count in zip([*map(str, self._bounds), "+Inf"], counts, strict=True):
+                cumulative += count
+                buckets.append((bound, float(cumulative)))
+            family.add_metric([target], buckets, self._sums.get(target, 0.0))
+        yield family
+
+
+class Metrics:
+    """What this process counts. Create it once per registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.retries = Counter(
+            "memory_outbox_retry_total", "Events charged with a failed attempt", ["target"], registry=registry
+        )
+        self.latency = LatencyHistogram()
+        registry.register(self.latency)
+        self.cache_reloads = Counter(
+            "memory_cache_reload_total", "Bodies that the LTM cache loaded again", ["reason"], registry=registry
+        )
+        self.consecutive_failures = Gauge(
+            "memory_projection_consecutive_failures", "Batches in a row that failed", ["target"], registry=registry
+        )
+        self.hash_conflicts = Counter(
+            "memory_projection_hash_conflict_total",
+            "Objects that held the projected version with another hash",
+            ["target"],
+            registry=registry,
+        )
+        self.cache_version_lag = Gauge(
+            "memory_cache_version_lag_seconds", "Age of the oldest change that the LTM cache has not seen",
+            registry=registry,
+        )  # fmt: skip
+        self.search_degraded = Counter(
+            "memory_search_degraded_total", "Searches answered without this target", ["target"], registry=registry
+        )
+
+
+class DatabaseMetrics(Collector):
+    """What is counted in the database, from a snapshot that is at most `SNAPSHOT_SECONDS` old.
+
+    Await `refresh()` before the registry is rendered. While the database is away these metrics are absent.
+    """
+
+    def __init__(
+        self, database: Database, registry: CollectorRegistry, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._taken_at: float | None = None
+        self._backlog: Backlog | None = None
+        self._drift: list[tuple[str, str, int, int]] = []
+        self._refreshing = asyncio.Lock()
+        registry.register(self)
+
+    async def refresh(self) -> None:
+        """Take a new snapshot if the last one is too old. Never raises for a database that is away."""
+        async with self._refreshing:
+            if self._taken_at is not None and self._clock() - self._taken_at < SNAPSHOT_SECONDS:
+                return
+            try:
+                self._backlog = await backlog(self._database)
+                self._drift = await _drift(self._database)
+            except DATABASE_ERRORS:
+                self._backlog, self._drift = None, []
+            self._taken_at = self._clock()
+
+    def collect(self) -> Iterator[Metric]:
+        if self._backlog is None:
+            return
+        yield from _backlog_metrics(self._backlog)
+        yield from _drift_metrics(self._drift)
+
+
+def _backlog_metrics(figures: Backlog) -> Iterator[Metric]:
+    pending = GaugeMetricFamily("memory_outbox_pending_total", "Events that wait", labels=["target", "event_type"])
+    for key, count in figures.pending.items():
+        pending.add_metric(key, count)
+    yield pending
+    oldest = GaugeMetricFamily(
+        "memory_outbox_oldest_pending_seconds", "Age of the oldest event that waits", labels=["target"]
+    )
+    for target in Target:
+        oldest.add_metric([target.value], figures.oldest_pending_seconds.get(target.value, 0.0))
+    yield oldest
+    yield GaugeMetricFamily(
+        "memory_outbox_processing_total", "Events in flight", value=sum(figures.processing.values())
+    )
+    dead = GaugeMetricFamily("memory_outbox_dead_total", "Events given up", labels=["target", "event_type"])
+    for key, count in figures.dead.items():
+        dead.add_metric(key, count)
+    yield dead
+
+
+_DRIFT = """
+SELECT r.target, k.kind, COALESCE(sum((r.mismatches ->> k.kind)::bigint), 0)::bigint AS mismatches,
+       COALESCE(sum((r.repaired ->> k.kind)::bigint), 0)::bigint AS repaired
+FROM {schema}.reconciliation_run AS r
+CROSS JOIN LATERAL (
+    SELECT jsonb_object_keys(r.mismatches) AS kind UNION SELECT jsonb_object_keys(r.repaired)) AS k
+GROUP BY r.target, k.kind
+"""
+
+
+async def _drift(database: Database) -> list[tuple[str, str, int, int]]:
+    """(target, kind, mismatches, repaired) over all recorded runs."""
+    async with database.acquire() as connection:
+        rows = await connection.fetch(database.sql(_DRIFT))
+    return [(row["target"], row["kind"], row["mismatches"], row["repaired"]) for row in rows]
+
+
+def _drift_metrics(drift: Sequence[tuple[str, str, int, int]]) -> Iterator[Metric]:
+    mismatch = CounterMetricFamily(
+        "memory_reconciliation_mismatch_total", "Differences found", labels=["target", "type"]
+    )
+    repaired = CounterMetricFamily(
+        "memory_reconciliation_repaired_total", "Repairs made for differences", labels=["target", "type"]
+    )
+    for target, kind, mismatches, repairs in drift:
+        mismatch.add_metric([target, kind], mismatches)
+        repaired.add_metric([target, kind], repairs)
+    yield mismatch
+    yield repaired
