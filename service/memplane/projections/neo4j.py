@@ -174,8 +174,8 @@ class Neo4jProjection:
         """See `ProjectionTarget.settled`."""
         generation = await self.generation()
         backend = generation.backend
-        nodes = [task.truth.memory_id for task in tasks if task.event.family is Family.NODE]
-        sources = [task.truth.memory_id for task in tasks if task.event.family is Family.EDGES]
+        nodes = sorted({task.truth.memory_id for task in tasks if task.event.family is Family.NODE})
+        sources = sorted({task.truth.memory_id for task in tasks if task.event.family is Family.EDGES})
         rows = await self.neo4j.run(cypher.READ_NODES, {"backend": backend, "ids": nodes}, timeout=timeout)
         held = _held(rows)
         rows = await self.neo4j.run(cypher.READ_EDGES, {"backend": backend, "ids": sources}, timeout=timeout)
