@@ -34,10 +34,6 @@ logger = logging.getLogger(__name__)
 KEY_SECRET = "memplane-operator-key"  # noqa: S105 - the name of a Secret
 
 
-def _post(body: dict[str, Any], kind: str, reason: str, message: str) -> None:
-    kopf.event(body, type=kind, reason=reason, message=message)  # type: ignore[arg-type]
-
-
 async def operator_key(cluster: Cluster, namespace: str) -> bytes:
     """The key of Secret digests; kept in a Secret of the operator's, so that a restart rolls no pods."""
     try:
@@ -73,11 +69,15 @@ def registry(controller: Controller, health: WatchHealth) -> kopf.OperatorRegist
         settings.scanning.disabled = True
         settings.peering.standalone = True
 
+    @kopf.on.login(registry=handlers)
+    def authenticated(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_via_client(**kwargs)
+
     return handlers
 
 
 async def run(settings: OperatorSettings) -> int:
-    """Lead, then work until a signal or the loss of leadership. Returns the exit code."""
+    """Lead, then work until a signal (0), or until leadership or the watch is lost (1: the kubelet starts us anew)."""
     cluster = Cluster()
     metrics = OperatorMetrics()
     health = WatchHealth(settings.stall_seconds)
@@ -96,9 +96,9 @@ async def run(settings: OperatorSettings) -> int:
         metrics.leading.set(1)
         async with httpx.AsyncClient() as http:
             key = await operator_key(cluster, settings.namespace)
-            controller = Controller(cluster, settings, metrics, http, key, _post)
+            controller = Controller(cluster, settings, metrics, http, key)
             await _work(controller, health, stop, leadership)
-        return 1 if leadership.lost.is_set() else 0
+        return 0 if stop.is_set() else 1
     finally:
         await leadership.release()
         campaign.cancel()
@@ -122,7 +122,10 @@ async def _work(controller: Controller, health: WatchHealth, stop: asyncio.Event
         *(asyncio.create_task(controller.work()) for _ in range(controller.settings.workers)),
     ]
     ends = [asyncio.create_task(stop.wait()), asyncio.create_task(leadership.lost.wait())]
-    await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+    ended, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for task in ended:
+        if (error := task.exception()) is not None:
+            logger.error("a task of the operator ended", exc_info=error)
     halt.set()
     for task in (*tasks[1:], *ends):
         task.cancel()

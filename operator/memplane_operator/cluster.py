@@ -67,7 +67,7 @@ EVENTS = Resource("v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 BACKENDS = Resource("memplane.dev/v1alpha1", "MemoryBackend", "memorybackends")
 
-_BY_KIND = {(r.api, r.kind): r for r in (*CHILDREN, *KEDA, *MONITORING, SECRETS, LEASES, BACKENDS)}
+_BY_KIND = {(r.api, r.kind): r for r in (*CHILDREN, *KEDA, *MONITORING, SECRETS, EVENTS, LEASES, BACKENDS)}
 
 
 def resource_of(manifest: Manifest) -> Resource:

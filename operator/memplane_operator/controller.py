@@ -17,6 +17,7 @@ import httpx
 from pydantic import ValidationError
 
 from memplane_operator import deletion
+from memplane_operator.announce import announce
 from memplane_operator.api.spec import MemoryBackendSpec
 from memplane_operator.cluster import BACKENDS, KEDA, MONITORING, Cluster
 from memplane_operator.conditions import Finding, merge, ready
@@ -34,9 +35,6 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name of a backend."""
-Post = Callable[[dict[str, Any], str, str, str], None]
-"""Posts an event on an object: body, type (Normal, Warning), reason, message."""
-
 PROGRESS_SECONDS = 5.0
 """How soon a backend is looked at again while a Job or a rollout is under way."""
 
@@ -50,7 +48,6 @@ class Controller:
     metrics: OperatorMetrics
     http: httpx.AsyncClient
     hmac_key: bytes
-    post: Post
     queue: WorkQueue[Key] = field(default_factory=WorkQueue)
     _keda: bool = False
     _monitors: bool = False
@@ -154,7 +151,7 @@ class Controller:
         if not outcome.done:
             return PROGRESS_SECONDS
         if outcome.warning:
-            self.post(body, "Warning", "DataLeftBehind", outcome.warning)
+            await announce(self.cluster, body, "Warning", "DataLeftBehind", outcome.warning)
         await deletion.set_finalizer(self.cluster, body, present=False)
         return None
 
@@ -210,7 +207,7 @@ class Controller:
         except NotFound:
             return False
         self._reported[key] = time.monotonic()
-        self._announce(body, old, document)
+        await self._announce(body, old, document)
         return verdict.status == "True"
 
     def _unchanged(self, key: Key, old: dict[str, Any], new: dict[str, Any]) -> bool:
@@ -221,13 +218,15 @@ class Controller:
         recent = time.monotonic() - self._reported.get(key, float("-inf")) < self.settings.status_seconds
         return rest_same and recent
 
-    def _announce(self, body: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
+    async def _announce(self, body: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
         """An event for every condition that changed its status or reason."""
         before = {c["type"]: (c["status"], c["reason"]) for c in old.get("conditions") or []}
         for condition in new["conditions"]:
             if before.get(condition["type"]) != (condition["status"], condition["reason"]) and condition["message"]:
                 kind = "Warning" if condition["status"] == "False" else "Normal"
-                self.post(body, kind, condition["reason"], f"{condition['type']}: {condition['message']}")
+                await announce(
+                    self.cluster, body, kind, condition["reason"], f"{condition['type']}: {condition['message']}"
+                )
 
     def _count(self) -> None:
         for label, value in (("true", True), ("false", False)):
