@@ -159,7 +159,12 @@ class ServiceSettings(Section):
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8080, ge=0, le=65535, description="0 takes a free port")
     max_body_bytes: int = Field(16 * 2**20, ge=1024, le=256 * 2**20, description="largest request body")
-    max_header_bytes: int = Field(32 * 2**10, ge=4096, le=2**20, description="largest request head")
+    max_header_bytes: int = Field(
+        32 * 2**10,
+        ge=4096,
+        le=2**20,
+        description="a request head beyond this is refused once it takes more than one read",
+    )
     request_timeout: float = Field(30, gt=0, le=3600, description="seconds for one request, its body included")
     max_in_flight: int = Field(512, ge=1, le=100_000, description="node calls at once; more are answered 503")
     keep_alive: float = Field(65, gt=0, le=3600, description="seconds an idle connection is kept")

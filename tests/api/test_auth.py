@@ -123,9 +123,7 @@ class Clock:
         return self.now
 
 
-def test_a_watched_file_follows_changes_and_survives_bad_ones(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_watched_file_follows_changes_and_survives_bad_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, clock = tmp_path / "file", Clock()
 
     def parse(text: str) -> str:

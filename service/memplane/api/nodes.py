@@ -129,7 +129,7 @@ class NodeEndpoint:
             body = strict_json.render(answer.result.as_wire())
         except (TypeError, ValueError):
             log.error("a plugin's output is not JSON", extra={"node": answer.result.node})
-            result = NodeResult[JSON](
+            result: NodeResult[JSON] = NodeResult(
                 answer.result.execution_id,
                 answer.result.node,
                 "failed",

@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from memplane.api.admin.models import MemoryState, OutboxEvent, ProjectionState
-from memplane.schema.database import Connection, Database
+from memplane.api.admin.models import MemoryState, ProjectionState, event_model
+from memplane.outbox.admin import list_events
+from memplane.plugins.postgres.inspection import memory_state as inspect_memory
+from memplane.schema.database import Database
 
 HISTORY = 200
-
-_MEMORY = """
-SELECT id, tenant, user_id, version, edges_version, content_hash, created_at, updated_at, deleted_at, expires_at,
-       superseded_by
-FROM {schema}.long_term_memory
-WHERE id = $1 AND ($2::text IS NULL OR tenant = $2)
-"""
-
-EVENT_COLUMNS = """
-id, event_id, aggregate_id, tenant, user_id, aggregate_version, event_type, family, target, status, attempts,
-available_at, created_at, processed_at, locked_by, locked_until, superseded_by, shadow, repair_key, last_error
-"""
-
-_SAME = (
-    *("id", "event_id", "tenant", "user_id", "event_type", "family", "target", "status", "attempts", "available_at"),
-    *("created_at", "processed_at", "locked_by", "locked_until", "superseded_by", "shadow", "last_error"),
-)
-
-_EVENTS = f"""
-SELECT {EVENT_COLUMNS}
-FROM {{schema}}.memory_outbox
-WHERE aggregate_id = $1 AND ($2::text IS NULL OR tenant = $2)
-ORDER BY id DESC
-LIMIT {HISTORY}
-"""
 
 _PROJECTIONS = """
 SELECT target, family,
@@ -49,27 +23,22 @@ ORDER BY target, family
 
 async def memory_state(database: Database, memory_id: int, tenant: str | None) -> MemoryState | None:
     """The state of a memory of this tenant (None: of any); None when neither the row nor an event is left."""
-    async with database.acquire() as connection:
-        row = await connection.fetchrow(database.sql(_MEMORY), memory_id, tenant)
-        events = await connection.fetch(database.sql(_EVENTS), memory_id, tenant)
-        if row is None and not events:
-            return None
-        projections = await _projections(connection, database, memory_id, tenant)
-    owner = row or events[0]
+    found = await inspect_memory(database, tenant, str(memory_id))
+    events = await list_events(database, memory_id=memory_id, tenant=tenant, limit=HISTORY)
+    if found is None and not events:
+        return None
     return MemoryState(
         memory_id=str(memory_id),
-        tenant=owner["tenant"],
-        user_id=owner["user_id"],
-        exists=row is not None,
-        projections=projections,
+        memory=None if found is None else found["memory"],
+        edges=[] if found is None else found["edges"],
+        projections=await _projections(database, memory_id, tenant),
         history=[event_model(event) for event in events],
-        **(_row_fields(row) if row is not None else {}),
     )
 
 
-async def _projections(
-    connection: Connection, database: Database, memory_id: int, tenant: str | None
-) -> list[ProjectionState]:
+async def _projections(database: Database, memory_id: int, tenant: str | None) -> list[ProjectionState]:
+    async with database.acquire() as connection:
+        rows = await connection.fetch(database.sql(_PROJECTIONS), memory_id, tenant)
     return [
         ProjectionState(
             target=row["target"],
@@ -78,21 +47,5 @@ async def _projections(
             unfinished=row["unfinished"],
             dead=row["dead"],
         )
-        for row in await connection.fetch(database.sql(_PROJECTIONS), memory_id, tenant)
+        for row in rows
     ]
-
-
-def _row_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    successor = row["superseded_by"]
-    plain = ("version", "edges_version", "content_hash", "created_at", "updated_at", "deleted_at", "expires_at")
-    return {name: row[name] for name in plain} | {"superseded_by": None if successor is None else str(successor)}
-
-
-def event_model(row: Mapping[str, Any]) -> OutboxEvent:
-    """An outbox row (`EVENT_COLUMNS`) as the API shows it."""
-    return OutboxEvent(
-        memory_id=str(row["aggregate_id"]),
-        version=row["aggregate_version"],
-        repair=row["repair_key"] is not None,
-        **{name: row[name] for name in _SAME},
-    )

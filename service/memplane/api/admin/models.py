@@ -9,6 +9,9 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from memplane.contracts import JSON
+from memplane.outbox.admin import EventRecord
+
 TargetName = Literal["milvus", "neo4j", "ltm_cache"]
 EventStatus = Literal["pending", "processing", "processed", "dead"]
 
@@ -42,9 +45,15 @@ class OutboxEvent(Model):
     last_error: str | None = None
 
 
+def event_model(record: EventRecord) -> OutboxEvent:
+    """An outbox row as the API shows it."""
+    fields = {name: getattr(record, name) for name in OutboxEvent.model_fields if name not in ("memory_id", "repair")}
+    return OutboxEvent(memory_id=str(record.memory_id), repair=record.repair_key is not None, **fields)
+
+
 class OutboxPage(Model):
     events: list[OutboxEvent]
-    next_after: int | None = Field(None, description="give it as `after` to get the next page")
+    next_before: int | None = Field(None, description="give it as `before` to get the next page")
 
 
 class EventIds(Model):
@@ -66,20 +75,11 @@ class ProjectionState(Model):
 
 
 class MemoryState(Model):
-    """One memory as the truth has it, without its content."""
+    """One memory as PostgreSQL has it, tombstones included, without its content."""
 
     memory_id: str
-    tenant: str
-    user_id: str
-    exists: bool = Field(description="false: only its events are left")
-    version: int | None = None
-    edges_version: int | None = None
-    content_hash: str | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    deleted_at: datetime | None = None
-    expires_at: datetime | None = None
-    superseded_by: str | None = None
+    memory: dict[str, JSON] | None = Field(description="the row by its columns; null: only its events are left")
+    edges: list[dict[str, JSON]] = Field(description="relations from and to it, removed ones too, by their columns")
     projections: list[ProjectionState] = Field(description="one entry per target and family that has events")
     history: list[OutboxEvent] = Field(description="its events, newest first, 200 at most")
 

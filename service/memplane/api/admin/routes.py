@@ -2,7 +2,7 @@
 
 # FastAPI reads the annotations of these routes, and some name types made within a function: they must stay objects.
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -19,17 +19,17 @@ from memplane.api.admin.models import (
     MemoryState,
     OutboxEvent,
     OutboxPage,
+    event_model,
     ReconciliationRuns,
     Status,
     TargetName,
 )
-from memplane.api.admin.outbox_rows import list_events, one_event, visible_ids
 from memplane.api.admin.runs import list_runs, newest_full_runs
 from memplane.api.auth.identity import Authenticator
 from memplane.api.auth.status_key import StatusKey
 from memplane.api.errors import HttpError, Unavailable
 from memplane.errors import SchemaError, TargetUnavailable
-from memplane.outbox.admin import discard, replay
+from memplane.outbox.admin import discard, inspect, list_events, replay
 from memplane.outbox.events import Target
 from memplane.schema.database import Database
 
@@ -72,43 +72,41 @@ def _add_outbox(router: APIRouter, plane: AdminPlane, authenticator: Authenticat
         target: TargetName | None = None,
         status: EventStatus | None = None,
         memory_id: Annotated[int | None, Query(alias="memoryId", ge=1, le=BIGINT_MAX)] = None,
-        after: Annotated[int | None, Query(ge=1, le=BIGINT_MAX, description="last id of the page before")] = None,
+        before: Annotated[int | None, Query(ge=1, le=BIGINT_MAX, description="last id of the page before")] = None,
         limit: Limit = 100,
     ) -> OutboxPage:
-        return await _answer(
+        found = await _answer(
             list_events(
                 plane.database,
                 tenant=access.tenant,
-                target=target,
+                target=Target(target) if target is not None else None,
                 status=status,
                 memory_id=memory_id,
-                after=after,
+                before=before,
                 limit=limit,
             )
         )
+        more = found[-1].id if len(found) == limit else None
+        return OutboxPage(events=[event_model(record) for record in found], next_before=more)
 
     @router.get("/outbox/{id}", response_model=OutboxEvent, summary="Inspect one event", responses=NOT_FOUND)
-    async def inspect(access: Access, id: Id) -> OutboxEvent:  # noqa: A002 - the path's name
-        found = await _answer(one_event(plane.database, id, tenant=access.tenant))
+    async def event(access: Access, id: Id) -> OutboxEvent:  # noqa: A002 - the path's name
+        found = await _answer(inspect(plane.database, id, tenant=access.tenant))
         if found is None:
             raise HttpError(404, "NOT_FOUND", f"There is no event {id}")
-        return found
+        return event_model(found)
 
     @router.post("/outbox/replay", response_model=Changed, summary="Give dead events a new set of attempts")
     async def replay_events(access: Access, body: EventIds) -> Changed:
-        return await _change(plane, access, body.ids, "replay", replay)
+        return _changed(access, "replay", await _answer(replay(plane.database, body.ids, tenant=access.tenant)))
 
     @router.post("/outbox/discard", response_model=Changed, summary="Give dead events up")
     async def discard_events(access: Access, body: EventIds) -> Changed:
-        return await _change(plane, access, body.ids, "discard", discard)
+        return _changed(access, "discard", await _answer(discard(plane.database, body.ids, tenant=access.tenant)))
 
 
-Change = Callable[[Database, Sequence[int]], Awaitable[Sequence[int]]]
-
-
-async def _change(plane: AdminPlane, access: AdminAccess, ids: Sequence[int], verb: str, change: Change) -> Changed:
-    mine = await _answer(visible_ids(plane.database, ids, tenant=access.tenant))
-    changed = sorted(await _answer(change(plane.database, mine)))
+def _changed(access: AdminAccess, verb: str, ids: Iterable[int]) -> Changed:
+    changed = sorted(ids)
     log.info("%s of dead events", verb, extra={"by": access.name, "events": changed})
     return Changed(ids=changed)
 

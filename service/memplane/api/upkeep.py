@@ -1,0 +1,91 @@
+"""What one instance of the service does at a time, for all: tombstone expired memories, prune processed events.
+
+Whose turn it is, an advisory lock decides, held by a transaction for as long as the pass takes: it works behind a
+transaction-pooling proxy, and it goes with the process that held it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+from memplane.api.supervise import sleep
+from memplane.errors import TargetUnavailable
+from memplane.outbox.events import Target
+from memplane.outbox.prune import prune_processed
+from memplane.plugins.postgres.delete import expire
+from memplane.schema.committed import OnCommit
+from memplane.schema.database import Database
+from memplane.settings import Settings
+from memplane.signal import Signal
+
+log = logging.getLogger(__name__)
+
+BATCHES_PER_PASS = 100
+"""After so many batches a pass ends, so that no transaction stays open for long."""
+
+Pass = Callable[[], Awaitable[int]]
+"""One pass; returns how many rows it changed."""
+
+
+class Upkeep:
+    """Both passes, each at its own interval, until the signal aborts."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        targets: frozenset[Target],
+        on_commit: OnCommit | None = None,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._targets = targets
+        self._on_commit = on_commit
+
+    async def run(self, signal: Signal) -> None:
+        """Works until `signal` aborts. Raises `TargetUnavailable` when the database is away; it is started again."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat("expiry", self._settings.upkeep.expiry_seconds, self._expire, signal))
+            group.create_task(self._repeat("prune", self._settings.upkeep.prune_seconds, self._prune, signal))
+
+    async def _expire(self) -> int:
+        limit, total = self._settings.upkeep.batch_size, 0
+        for _ in range(BATCHES_PER_PASS):
+            buried = await expire(self._database, targets=self._targets, limit=limit, on_commit=self._on_commit)
+            total += buried
+            if buried < limit:
+                break
+        return total
+
+    async def _prune(self) -> int:
+        return await prune_processed(
+            self._database,
+            retention_seconds=self._settings.outbox.retention_seconds,
+            batch=self._settings.upkeep.batch_size,
+            max_batches=BATCHES_PER_PASS,
+        )
+
+    async def _repeat(self, name: str, seconds: float, work: Pass, signal: Signal) -> None:
+        while not signal.aborted:
+            try:
+                changed = await alone(self._database, name, work)
+                if changed:
+                    log.info("%s pass", name, extra={"rows": changed})
+            except (TargetUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                log.warning("%s pass failed, it is repeated", name, extra={"error": type(error).__name__})
+            await sleep(seconds * random.uniform(0.8, 1.2), signal)  # noqa: S311 - jitter, no secret
+
+
+async def alone(database: Database, name: str, work: Pass) -> int:
+    """Do `work` unless another process of this backend does the same right now; returns the rows it changed."""
+    async with database.transaction() as connection:
+        mine = await connection.fetchval(
+            "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))", f"memplane.upkeep:{name}:{database.schema}"
+        )
+        return await work() if mine else 0

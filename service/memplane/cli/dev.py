@@ -1,0 +1,84 @@
+"""`memplane dev`: everything in one process, on servers that live in a folder. For trying out and for demos."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from memplane.api.compose import ServiceProcess
+from memplane.api.connections import enabled_targets
+from memplane.cli.embedded import embedded_postgres, locked
+from memplane.outbox.events import Target
+from memplane.schema.database import Database
+from memplane.schema.migrate import migrate
+from memplane.settings import Settings, load_settings
+
+DEFAULT_DATA = Path(".memplane") / "dev"
+DEFAULT_PORT = 8080
+
+
+@asynccontextmanager
+async def dev_process(
+    data: Path = DEFAULT_DATA,
+    *,
+    port: int = DEFAULT_PORT,
+    config: Path | None = None,
+    overrides: Mapping[str, Mapping[str, object]] | None = None,
+) -> AsyncIterator[ServiceProcess]:
+    """A service process with the workers of all its targets, not yet started; migrated and ready for `serve`.
+
+    PostgreSQL and Milvus are the configured ones, else PostgreSQL and Milvus Lite in `data`. Authentication is off and
+    the address is loopback, whatever is configured. Raises `SettingsError` when `data` is in use.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(locked(data))
+        settings = load_settings(config, _with_defaults(overrides or {}, port))
+        extra: dict[str, dict[str, object]] = {}
+        if settings.postgres.dsn is None and settings.postgres.dsn_file is None:
+            extra["postgres"] = {"dsn": stack.enter_context(embedded_postgres(data / "postgres"))}
+        if settings.milvus.uri is None:
+            extra["milvus"] = {"uri": str((data / "milvus.db").resolve())}
+        settings = _overridden(settings, extra)
+        await _migrate(settings)
+        yield ServiceProcess(settings, worker_targets=enabled_targets(settings) - {Target.LTM_CACHE})
+
+
+def _with_defaults(overrides: Mapping[str, Mapping[str, object]], port: int) -> dict[str, object]:
+    fixed: dict[str, dict[str, object]] = {
+        "auth": {"mode": "none"},
+        "service": {"host": "127.0.0.1", "port": port},
+    }
+    for section, values in overrides.items():
+        fixed[section] = {**values, **fixed.get(section, {})}
+    return dict(fixed)
+
+
+def _overridden(settings: Settings, extra: Mapping[str, Mapping[str, object]]) -> Settings:
+    changed = {
+        section: type(getattr(settings, section)).model_validate(
+            {**getattr(settings, section).model_dump(exclude_unset=True), **values}
+        )
+        for section, values in extra.items()
+    }
+    return settings.model_copy(update=changed)
+
+
+async def _migrate(settings: Settings) -> None:
+    database = Database(settings.postgres, application_name="memplane-dev")
+    try:
+        await migrate(database)
+    finally:
+        await database.close()
+
+
+def free_port(preferred: int) -> int:
+    """`preferred`, or 0 (any) when something listens there already."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", preferred))
+        except OSError:
+            return 0
+    return preferred
