@@ -1,0 +1,139 @@
+"""The caller's newest memories whose vectors are not yet in Milvus, compared exactly (seed `002` section 11.3).
+
+Unfinished is what has a pending or processing event. What was processed within `RECENT_SECONDS` counts, too: the search
+in Milvus runs beside this statement and may have begun before that event took effect. Vectors come from the stored
+embeddings; what is missing there is embedded and stored, so that the worker finds it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from memplane.contracts import Scope
+from memplane.outbox.events import Target
+from memplane.plugins.postgres.filters import Binds, to_sql
+from memplane.plugins.postgres.rows import LIVE
+from memplane.plugins.search.ranking import Found
+from memplane.projections.embedding import MAX_CHARACTERS, StoredEmbeddings, unpack
+from memplane.retrieval.filters import Filter
+from memplane.schema.database import Database
+
+SCANNED: Final = 1_000
+"""Newest memories of the scope among which unfinished ones are looked for."""
+
+RECENT_SECONDS: Final = 2.0
+
+# The first conditions do not depend on the memory: when nothing of the target waits anywhere, nothing else is read.
+_UNFINISHED: Final = f"""
+WITH newest AS MATERIALIZED (
+    SELECT m.id, m.updated_at FROM {{schema}}.long_term_memory AS m
+    WHERE m.tenant = $1 AND m.user_id = $2 AND m.deleted_at IS NULL
+    ORDER BY m.updated_at DESC, m.id DESC LIMIT {SCANNED}
+), unfinished AS MATERIALIZED (
+    SELECT n.id FROM newest AS n
+    WHERE (EXISTS (SELECT FROM {{schema}}.memory_outbox AS o WHERE o.target = $3 AND o.status = 'pending')
+           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o WHERE o.target = $3 AND o.status = 'processing')
+           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
+                      WHERE o.status = 'processed' AND o.processed_at > clock_timestamp() - $4::interval))
+      AND (EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
+                   WHERE o.target = $3 AND o.aggregate_id = n.id AND o.family = 'node' AND o.status = 'pending')
+           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
+                      WHERE o.target = $3 AND o.aggregate_id = n.id AND o.status = 'processing')
+           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
+                      WHERE o.target = $3 AND o.aggregate_id = n.id AND o.status = 'processed'
+                        AND o.processed_at > clock_timestamp() - $4::interval))
+    ORDER BY n.updated_at DESC, n.id DESC LIMIT $5::int
+)
+"""
+
+Space: TypeAlias = tuple[str, str, int]
+"""Model, revision and dimensions: only vectors of one space can be compared."""
+
+
+def _texts(source: str, wanted: str, space: Space, binds: Binds) -> str:
+    """A SELECT of the memories `source AS u (id)` with their stored vectors, or their texts where there is none."""
+    model, revision, dimensions = space
+    return (
+        f"SELECT m.id, m.version, m.text_hash, e.vector, {wanted} AS wanted, "
+        f"CASE WHEN e.vector IS NULL THEN left(m.content, {MAX_CHARACTERS}) END AS text FROM {source} "
+        "JOIN {schema}.long_term_memory AS m ON m.id = u.id AND m.tenant = $1 AND m.user_id = $2 "
+        "LEFT JOIN {schema}.memory_embedding AS e ON e.tenant = m.tenant AND e.text_hash = m.text_hash "
+        f"AND e.model = {binds.add(model, 'text')} AND e.revision = {binds.add(revision, 'text')} "
+        f"AND e.dimensions = {binds.add(dimensions, 'int')}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """`stale`: memories about which Milvus may say something old. `hits`: those of them that match, compared now."""
+
+    stale: frozenset[int]
+    hits: list[Found]
+
+
+class Unfinished:
+    """Finds what Milvus does not know yet, or knows in another version, and compares it itself."""
+
+    def __init__(self, database: Database, embeddings: StoredEmbeddings | None) -> None:
+        self._database = database
+        self._embeddings = embeddings
+
+    async def newest(
+        self,
+        scope: Scope,
+        vector: Sequence[float],
+        space: Space,
+        *,
+        limit: int,
+        filter: Filter | None,  # noqa: A002 - the wire's name
+    ) -> Fresh:
+        """At most `limit` unfinished memories, the newest first; `vector` belongs to `space`."""
+        binds = Binds(scope.tenant, scope.user, Target.MILVUS.value, timedelta(seconds=RECENT_SECONDS), limit)
+        wanted = LIVE if filter is None else f"({LIVE} AND {to_sql(filter, binds)})"
+        statement = _UNFINISHED + _texts("unfinished AS u", wanted, space, binds)
+        return await self._compared(scope, statement, binds, vector, space)
+
+    async def current(self, scope: Scope, vector: Sequence[float], space: Space, ids: Sequence[int]) -> list[Found]:
+        """The given memories as they are now: for hits whose vector belongs to another version."""
+        binds = Binds(scope.tenant, scope.user, list(ids))
+        statement = _texts("unnest($3::bigint[]) AS u (id)", LIVE, space, binds)
+        return (await self._compared(scope, statement, binds, vector, space)).hits
+
+    async def _compared(
+        self, scope: Scope, statement: str, binds: Binds, vector: Sequence[float], space: Space
+    ) -> Fresh:
+        async with self._database.acquire() as connection:
+            rows = await connection.fetch(self._database.sql(statement), *binds.values)
+        wanted = [row for row in rows if row["wanted"]]
+        missing = [row for row in wanted if row["vector"] is None]
+        made: dict[int, Sequence[float]] = {}
+        if missing and self._embeddings is not None and _space(self._embeddings) == space:
+            items = [(scope.tenant, bytes(row["text_hash"]), row["text"]) for row in missing]
+            vectors = await self._embeddings.vectors(items)
+            made = {row["id"]: found for row, found in zip(missing, vectors, strict=True)}
+        hits = []
+        for row in wanted:
+            held = unpack(row["vector"]) if row["vector"] is not None else made.get(row["id"])
+            score = cosine(vector, held) if held is not None else None
+            if score is not None:
+                hits.append(Found(row["id"], score, row["version"]))
+        return Fresh(frozenset(row["id"] for row in rows), hits)
+
+
+def _space(embeddings: StoredEmbeddings) -> Space:
+    provider = embeddings.provider
+    return provider.model, provider.revision, provider.dimensions
+
+
+def cosine(direction: Sequence[float], vector: Sequence[float] | array[float]) -> float | None:
+    """The cosine of the angle between a vector of length 1 and another; None when that has no direction."""
+    product = sum(map(operator.mul, direction, vector))
+    length = math.sqrt(sum(map(operator.mul, vector, vector)))
+    score = product / length if length > 0 else math.nan
+    return min(1.0, max(-1.0, score)) if math.isfinite(score) else None

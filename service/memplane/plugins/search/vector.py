@@ -1,0 +1,206 @@
+"""The vector branch: nearest in Milvus, corrected by what Milvus does not know yet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from memplane.contracts import EmbeddingProvider, Scope
+from memplane.errors import MemplaneError, PluginError, TargetUnavailable
+from memplane.outbox.events import Target
+from memplane.plugins.postgres.filters import Binds, to_sql
+from memplane.plugins.postgres.rows import LIVE
+from memplane.plugins.search.milvus_filter import NONE, to_milvus
+from memplane.plugins.search.ranking import Found, replaced
+from memplane.plugins.search.request import check_dimensions
+from memplane.plugins.search.unfinished import Fresh, Space, Unfinished
+from memplane.projections.embedding import StoredEmbeddings, text_to_embed
+from memplane.projections.errors import ProjectionMissing
+from memplane.projections.generation import Generation, read_generation
+from memplane.projections.milvus_client import MilvusConnection
+from memplane.projections.milvus_search import search_vectors
+from memplane.retrieval.embedding import embed_contents
+from memplane.retrieval.filters import Filter
+from memplane.schema.database import Database
+from memplane.signal import Signal
+
+MAX_SELECTED = 10_000
+"""Memories that a filter may select when Milvus cannot express it."""
+
+GENERATION_SECONDS = 5.0
+"""How long the active generation is believed; a retired collection stays much longer than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorQuery:
+    """`vector` has length 1. `condition`: a Milvus expression for the filter, None without one."""
+
+    scope: Scope
+    vector: Sequence[float]
+    filter: Filter | None
+    condition: str | None
+    generation: Generation | None
+    space: Space
+
+
+class VectorSearch:
+    """Vector search over the active generation. `clock` is monotonic, `now` is wall time."""
+
+    def __init__(
+        self,
+        database: Database,
+        milvus: MilvusConnection,
+        provider: EmbeddingProvider | None,
+        embeddings: StoredEmbeddings | None,
+        *,
+        unfinished: int,
+        timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._database = database
+        self._milvus = milvus
+        self._provider = provider
+        self._unfinished = Unfinished(database, embeddings)
+        self._limit = unfinished
+        self._timeout = timeout
+        self._clock = clock
+        self._now = now
+        self._generation: Generation | None = None
+        self._generation_until = float("-inf")
+
+    @property
+    def embeds(self) -> bool:
+        """Whether questions in words can be asked."""
+        return self._provider is not None
+
+    async def prepare(
+        self,
+        scope: Scope,
+        *,
+        text: str | None,
+        vector: Sequence[float] | None,
+        filter: Filter | None,  # noqa: A002 - the wire's name
+        signal: Signal | None,
+    ) -> VectorQuery:
+        """The question as a vector of the active generation, and the filter as Milvus takes it.
+
+        Raises INVALID_INPUT for a vector of other dimensions or a question that nothing here can embed,
+        UNSUPPORTED_FILTER, `TargetUnavailable("embedding", …)`.
+        """
+        generation = await self._active()
+        space = self._space(generation)
+        if vector is not None:
+            check_dimensions(vector, space[2])
+        else:
+            vector = await self._embedded(text or "", space, signal)
+        return VectorQuery(scope, vector, filter, await self._condition(scope, filter), generation, space)
+
+    async def search(self, query: VectorQuery, *, limit: int) -> list[Found]:
+        """The nearest memories, best first; at most `limit`. Raises what `search_vectors` and the embeddings raise."""
+        in_milvus, fresh = await asyncio.gather(
+            self._in_milvus(query, limit), self._fresh(query), return_exceptions=True
+        )
+        for outcome in (in_milvus, fresh):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        assert isinstance(in_milvus, list)
+        assert isinstance(fresh, Fresh)
+        if fresh.stale:
+            known = [found for found in in_milvus if found.memory_id not in fresh.stale]
+            return replaced(known, fresh.hits)[:limit]
+        return in_milvus
+
+    async def current(self, query: VectorQuery, ids: Sequence[int]) -> list[Found]:
+        """The given memories, compared as they are now."""
+        return await self._unfinished.current(query.scope, query.vector, query.space, ids)
+
+    async def _in_milvus(self, query: VectorQuery, limit: int) -> list[Found]:
+        if query.generation is None or query.condition == NONE:
+            # Nothing was ever projected, or nothing matches.
+            return []
+        try:
+            hits = await search_vectors(
+                self._milvus,
+                query.generation,
+                query.scope,
+                query.vector,
+                limit=limit,
+                now=self._now(),
+                filter_expr=query.condition,
+                timeout=self._timeout,
+            )
+        except ProjectionMissing:
+            # A rebuild may have retired it just now: the next search reads the row again.
+            self._generation_until = float("-inf")
+            raise
+        return [Found(*hit) for hit in hits]
+
+    async def _fresh(self, query: VectorQuery) -> Fresh:
+        if self._limit == 0:
+            return Fresh(frozenset(), [])
+        return await self._unfinished.newest(
+            query.scope, query.vector, query.space, limit=self._limit, filter=query.filter
+        )
+
+    async def _active(self) -> Generation | None:
+        now = self._clock()
+        if now >= self._generation_until:
+            self._generation = await read_generation(self._database, Target.MILVUS)
+            if self._generation is not None:
+                self._generation_until = now + GENERATION_SECONDS
+        return self._generation
+
+    def _space(self, generation: Generation | None) -> Space:
+        if generation is not None:
+            return generation.model, generation.revision, generation.dimensions
+        if self._provider is None:
+            raise TargetUnavailable("milvus", "nothing has been projected yet")
+        return self._provider.model, self._provider.revision, self._provider.dimensions
+
+    async def _embedded(self, text: str, space: Space, signal: Signal | None) -> Sequence[float]:
+        provider = self._provider
+        if provider is None:
+            raise PluginError("INVALID_INPUT", "query.vector is required: no embedding model is configured")
+        if (provider.model, provider.revision, provider.dimensions) != space:
+            raise TargetUnavailable("embedding", "the active generation holds vectors of another model")
+        try:
+            [vector] = await embed_contents(provider, [text_to_embed(text)], purpose="query", signal=signal)
+        except MemplaneError:
+            raise
+        except Exception:  # noqa: BLE001 - a provider is foreign code, and its text must not travel
+            if signal is not None:
+                signal.raise_if_aborted()
+            raise TargetUnavailable("embedding", "the provider failed") from None
+        return direction(vector)
+
+    async def _condition(self, scope: Scope, filter: Filter | None) -> str | None:  # noqa: A002
+        if filter is None:
+            return None
+        condition = to_milvus(filter, lite=self._milvus.lite)
+        if condition is not None:
+            return condition
+        binds = Binds(scope.tenant, scope.user)
+        statement = (
+            f"SELECT m.id FROM {{schema}}.long_term_memory AS m WHERE m.tenant = $1 AND m.user_id = $2 AND {LIVE} "
+            f"AND {to_sql(filter, binds)} LIMIT {MAX_SELECTED + 1}"
+        )
+        async with self._database.acquire() as connection:
+            rows = await connection.fetch(self._database.sql(statement), *binds.values)
+        if len(rows) > MAX_SELECTED:
+            raise PluginError(
+                "UNSUPPORTED_FILTER",
+                f"The vector index cannot express this filter, and it selects more than {MAX_SELECTED} memories",
+            )
+        return f"memory_id in [{', '.join(str(row['id']) for row in rows)}]" if rows else NONE
+
+
+def direction(vector: Sequence[float]) -> Sequence[float]:
+    """The vector with length 1; the diagonal for all zeros, like `projections.embedding` does for texts."""
+    length = sum(value * value for value in vector) ** 0.5
+    if length == 0:
+        return [len(vector) ** -0.5] * len(vector)
+    return [value / length for value in vector]
