@@ -1,0 +1,23 @@
+"""The whole contract of a store in one class."""
+
+from memplane.conformance.changes import ChangesConformance
+from memplane.conformance.concurrency import ConcurrencyConformance
+from memplane.conformance.flow import FlowConformance
+from memplane.conformance.pages import PagesConformance
+from memplane.conformance.queries import QueriesConformance
+from memplane.conformance.records import RecordsConformance
+from memplane.conformance.scopes import ScopesConformance
+from memplane.conformance.searches import SearchesConformance
+
+
+class StoreConformance(
+    FlowConformance,
+    RecordsConformance,
+    ChangesConformance,
+    QueriesConformance,
+    PagesConformance,
+    ScopesConformance,
+    ConcurrencyConformance,
+    SearchesConformance,
+):
+    """Subclass it and override the fixture `backend`; see the package's documentation."""
