@@ -19,8 +19,7 @@ async def serving(app: ASGIApp, **options: float) -> AsyncIterator[tuple[str, Se
     server = make_server(app, **options)  # type: ignore[arg-type]
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        while not server.started:
-            await asyncio.sleep(0.005)
+        await server.listening.wait()
         yield address(listener), server
     finally:
         server.stop()

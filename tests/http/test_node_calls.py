@@ -1,4 +1,4 @@
-"""Node calls over a real socket: statuses, headers, limits, time, cancellation. The plane behind is a fake with a log."""
+"""Node calls over a real socket: statuses, headers, limits, time, cancellation. Behind it is a fake with a log."""
 
 from __future__ import annotations
 

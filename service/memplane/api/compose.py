@@ -28,11 +28,13 @@ from memplane.api.health import ServiceHealth
 from memplane.api.node_plane import MemoryPlane
 from memplane.api.supervise import Run, Supervisor
 from memplane.api.upkeep import Upkeep
+from memplane.cache.cached_store import CachedBackend
 from memplane.cache.listener import CacheListener
 from memplane.cache.ltm import LtmCache
+from memplane.cache.metrics import CacheMetrics
 from memplane.cache.target import CacheTarget
-from memplane.contracts import Defaults
-from memplane.errors import SettingsError
+from memplane.contracts import Defaults, StoreBackend
+from memplane.errors import MemplaneError, SettingsError
 from memplane.outbox.events import ProjectionTarget, Target
 from memplane.outbox.metrics import DatabaseMetrics, Metrics
 from memplane.outbox.worker import OutboxWorker
@@ -79,9 +81,7 @@ class ServiceProcess:
             if Target.LTM_CACHE in self.connections.targets
             else None
         )
-        self._store = create_store(
-            settings.store.plugin, settings.store.options, self.connections.resources(cache=self._cache)
-        )
+        self._store = self._make_store()
         self._search = create_search(
             settings.search.plugin,
             settings.search.options,
@@ -90,6 +90,14 @@ class ServiceProcess:
         self._health = ServiceHealth(database, self.connections.probed(), self.supervisor)
         self.app: ASGIApp = create_app(self._parts(), settings.service, settings.auth)
 
+    def _make_store(self) -> StoreBackend:
+        chosen = self.settings.store
+        store = create_store(chosen.plugin, chosen.options, self.connections.resources(cache=self._cache))
+        if self._cache is None:
+            return store
+        CacheMetrics(self._cache, self.registry)
+        return CachedBackend(store, self._cache) if self.settings.cache.consistency == "cached" else store
+
     def _parts(self) -> Parts:
         database = self.connections.database
         defaults: Defaults = {
@@ -97,10 +105,10 @@ class ServiceProcess:
             "searchLimit": self.settings.defaults.search_limit,
         }
         return Parts(
-            nodes=MemoryPlane(self._store, self._search, defaults, self._refusal),
+            nodes=MemoryPlane(self._store, self._search, defaults, self._refusal, self._count_degraded),
             health=self._health,
             admin=AdminPlane(database, self.connections.targets, self._status),
-            metrics=RegistryExposition(self.registry),
+            metrics=RegistryExposition(self.registry, self._database_metrics.refresh),
             authenticator=self._authenticator,
             status_key=self._status_key,
             registry=self.registry,
@@ -111,6 +119,9 @@ class ServiceProcess:
             return None
         part = self.supervisor.parts.get(BRING_UP)
         return part.check.detail if part is not None and part.check.detail else "The service is starting"
+
+    def _count_degraded(self, target: str) -> None:
+        self._metrics.search_degraded.labels(target).inc()
 
     async def _status(self) -> Status:
         return await read_status(self.connections.database, self.settings, self.connections.targets, self._health)
@@ -127,6 +138,10 @@ class ServiceProcess:
         await database.open()
         await check_schema(database)
         await read_identity(database)
+        milvus = self.connections.milvus
+        if milvus is not None and milvus.lite:
+            # Two first connections at once would both start the server behind the file.
+            await milvus.open()
         await self._store.start()
         await self._search.start()
         self._ready = True
@@ -154,12 +169,17 @@ class ServiceProcess:
 
         return run
 
+    @property
+    def refusal(self) -> MemplaneError | None:
+        """Why node calls will never be served, once that is known."""
+        part = self.supervisor.parts.get(BRING_UP)
+        return None if part is None else part.refusal
+
     async def ready(self) -> None:
         """Wait until node calls are served, or raise why they never will be."""
-        part = self.supervisor.parts[BRING_UP]
-        await part.finished.wait()
-        if part.refusal is not None:
-            raise part.refusal
+        await self.supervisor.parts[BRING_UP].finished.wait()
+        if self.refusal is not None:
+            raise self.refusal
 
     async def close(self) -> None:
         """End the parts, then close what they used. Idempotent."""

@@ -24,11 +24,13 @@ class MemoryPlane:
         search: SearchBackend | None,
         defaults: Defaults,
         refusal: Callable[[], str | None],
+        on_degraded: Callable[[str], None],
     ) -> None:
         self._store = store
         self._search = search
         self._defaults = defaults
         self._refusal = refusal
+        self._on_degraded = on_degraded
         self._memories: OrderedDict[Scope, Memory] = OrderedDict()
 
     def refusal(self) -> str | None:
@@ -38,6 +40,8 @@ class MemoryPlane:
         memory = self._memory(scope)
         with collect_degraded() as degraded:
             result = await memory.execute(node, document, signal=signal)
+        for target in degraded:
+            self._on_degraded(target)
         return Answer(result, tuple(sorted(degraded)))
 
     def _memory(self, scope: Scope) -> Memory:

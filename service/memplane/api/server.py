@@ -51,7 +51,15 @@ class BoundedProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server whose owner handles signals and calls `stop()`."""
+    """A uvicorn server whose owner handles signals and calls `stop()`. `listening` is set once it answers."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

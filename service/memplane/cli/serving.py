@@ -1,4 +1,4 @@
-"""Running a service process until it is told to stop."""
+"""Running a process until it is told to stop: its server, its signals, its end."""
 
 from __future__ import annotations
 
@@ -6,21 +6,39 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
 
-from memplane.api.compose import BRING_UP, ServiceProcess
+from starlette.types import ASGIApp
+
 from memplane.api.server import Server, address, bind, make_server
+from memplane.api.supervise import Supervisor
+from memplane.errors import MemplaneError
+from memplane.settings import Settings
 
 OnListening = Callable[[str], Awaitable[None]]
 
 
-async def serve_until_stopped(process: ServiceProcess, on_listening: OnListening | None = None) -> None:
+class Process(Protocol):
+    """`ServiceProcess` and `WorkerProcess`."""
+
+    settings: Settings
+    supervisor: Supervisor
+    app: ASGIApp
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    @property
+    def refusal(self) -> MemplaneError | None: ...
+
+
+async def serve_until_stopped(process: Process, host: str, port: int, on_listening: OnListening | None = None) -> None:
     """Listen and serve until SIGTERM or SIGINT; then finish what is in flight and close everything.
 
-    `on_listening` gets the URL once the socket is open; it runs beside the server. A second signal ends at once.
-    Raises the refusal when the database belongs to another backend.
+    `on_listening` gets the URL once the service answers; it runs beside the server. A second signal does not wait for
+    what is in flight. Raises the process's refusal when it can never work.
     """
     settings = process.settings.service
-    listener = bind(settings.host, settings.port)
+    listener = bind(host, port)
     server = make_server(
         process.app,
         keep_alive=settings.keep_alive,
@@ -34,7 +52,7 @@ async def serve_until_stopped(process: ServiceProcess, on_listening: OnListening
         with stopping_on_signals(server):
             beside.append(asyncio.create_task(_stop_when_refused(process, server)))
             if on_listening is not None:
-                beside.append(asyncio.create_task(_run(on_listening, address(listener))))
+                beside.append(asyncio.create_task(_tell(server, on_listening, address(listener))))
             await server.serve(sockets=[listener])
     finally:
         for task in beside:
@@ -42,21 +60,21 @@ async def serve_until_stopped(process: ServiceProcess, on_listening: OnListening
         await asyncio.gather(*beside, return_exceptions=True)
         listener.close()
         await process.close()
-    refusal = process.supervisor.parts[BRING_UP].refusal
-    if refusal is not None:
-        raise refusal
+    if process.refusal is not None:
+        raise process.refusal
 
 
-async def _run(on_listening: OnListening, url: str) -> None:
+async def _tell(server: Server, on_listening: OnListening, url: str) -> None:
+    await server.listening.wait()
     await on_listening(url)
 
 
-async def _stop_when_refused(process: ServiceProcess, server: Server) -> None:
-    """A service that can never serve ends; a projection that is refused is only listed in /readyz."""
-    startup = process.supervisor.parts[BRING_UP]
-    await startup.finished.wait()
-    if startup.refusal is not None:
-        server.stop()
+async def _stop_when_refused(process: Process, server: Server) -> None:
+    """What can never work ends; in a service, a refused projection is only listed in /readyz."""
+    while process.refusal is None:
+        process.supervisor.refused.clear()
+        await process.supervisor.refused.wait()
+    server.stop()
 
 
 @contextlib.contextmanager

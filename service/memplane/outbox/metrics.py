@@ -1,8 +1,8 @@
 """All metrics of memplane on one registry: the nine of the seed (`002` section 13) with exactly their names and labels,
 and the four of design section 6.
 
-What a process counts itself is incremented where it happens. What is counted in the database is exported from a cached
-snapshot by `DatabaseMetrics`, so that it exists with zero workers.
+What a process counts itself is incremented where it happens; the LTM cache's two are in `cache/metrics.py`. What is
+counted in the database is exported from a cached snapshot by `DatabaseMetrics`, so that it exists with zero workers.
 """
 
 from __future__ import annotations
@@ -70,9 +70,6 @@ class Metrics:
         )
         self.latency = LatencyHistogram()
         registry.register(self.latency)
-        self.cache_reloads = Counter(
-            "memory_cache_reload_total", "Bodies that the LTM cache loaded again", ["reason"], registry=registry
-        )
         self.consecutive_failures = Gauge(
             "memory_projection_consecutive_failures", "Batches in a row that failed", ["target"], registry=registry
         )
@@ -82,10 +79,6 @@ class Metrics:
             ["target"],
             registry=registry,
         )
-        self.cache_version_lag = Gauge(
-            "memory_cache_version_lag_seconds", "Age of the oldest change that the LTM cache has not seen",
-            registry=registry,
-        )  # fmt: skip
         self.search_degraded = Counter(
             "memory_search_degraded_total", "Searches answered without this target", ["target"], registry=registry
         )

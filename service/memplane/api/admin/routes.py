@@ -19,10 +19,10 @@ from memplane.api.admin.models import (
     MemoryState,
     OutboxEvent,
     OutboxPage,
-    event_model,
     ReconciliationRuns,
     Status,
     TargetName,
+    event_model,
 )
 from memplane.api.admin.runs import list_runs, newest_full_runs
 from memplane.api.auth.identity import Authenticator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from memplane.cache.ltm import LtmCache
 from memplane.outbox.events import Target
 from memplane.plugins.postgres.backend import PostgresBackend
 from memplane.plugins.registry import Resources
@@ -48,6 +49,7 @@ class PostgresPlugin:
             targets=configured_targets(resources.settings) if settings.targets is None else settings.targets,
             require_expected_version=required,
             embedding=None if embedding is None else (embedding.model, embedding.revision),
+            on_commit=resources.cache.on_commit if isinstance(resources.cache, LtmCache) else None,
             owns_database=own,
         )
 
