@@ -103,6 +103,12 @@ def postgres_settings(stack: Stack, postgres_template: str) -> Iterator[Postgres
     yield from _fresh(stack, postgres_template, identity=True)
 
 
+@pytest.fixture(scope="module")
+def module_postgres_settings(stack: Stack, postgres_template: str) -> Iterator[PostgresSettings]:
+    """One migrated database for all tests of a module, for tests that each work in a scope of their own."""
+    yield from _fresh(stack, postgres_template, identity=True)
+
+
 def _fresh(stack: Stack, template: str, *, identity: bool) -> Iterator[PostgresSettings]:
     name = f"memplane_test_{uuid4().hex[:16]}"
     _run(_execute(stack.dsn(), f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
