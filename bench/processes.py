@@ -40,7 +40,7 @@ class Deployment:
 
     async def start(self, *command: str) -> None:
         """Start `memplane COMMAND` and keep its output in the folder."""
-        await self.start_python("-m", "memplane.cli", *command)
+        await self.start_python("-c", "from memplane.cli import main; main()", *command)
 
     async def start_python(self, *arguments: str) -> None:
         log = self.folder / f"{len(self._running)}.log"
