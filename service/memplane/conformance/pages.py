@@ -38,9 +38,9 @@ class PagesConformance(ConformanceBase):
                 assert seen.count(item["id"]) == 1
 
     async def _disturb(self, bench: Bench, items: list[Any], seen: list[str], step: int) -> set[str]:
-        """Change one row that was seen, delete one that was not, and write two new ones at both ends of the order."""
+        """Change one row that was seen, delete one of either kind, write two new ones at both ends of the order."""
         unseen = [item["id"] for item in items if item["id"] not in seen]
-        changed, deleted = seen[-1], unseen[-1:]
+        changed, deleted = seen[-1], [seen[-2], *unseen[-1:]]
         await bench.own.update({"memories": [{"id": changed, "content": "changed"}]})
         await bench.own.delete({"ids": deleted})
         new = await write(bench.own, {"key": f"a{step}", "content": "new"}, {"key": f"z{step}", "content": "new"})
