@@ -48,19 +48,31 @@ class PostgresSettings(Section):
 
 class MilvusSettings(Section):
     uri: str | None = Field(None, description="http(s)://host:19530, or a file path ending in .db for Milvus Lite")
+    uri_file: Path | None = Field(None, description="file that holds the URL, user:password@ in it if need be")
     token: SecretStr | None = Field(None, description="user:password or API key")
     token_file: Path | None = None
     database: str = Field("default", min_length=1)
     timeout: float = Field(10, gt=0, le=300, description="seconds one call may take")
 
+    @property
+    def enabled(self) -> bool:
+        """Whether this target is on: it has an address."""
+        return self.uri is not None or self.uri_file is not None
+
 
 class Neo4jSettings(Section):
     uri: str | None = Field(None, description="bolt:// or neo4j:// URL")
+    uri_file: Path | None = Field(None, description="file that holds the URL, user:password@ in it if need be")
     user: str = "neo4j"
     password: SecretStr | None = None
     password_file: Path | None = None
     database: str = Field("neo4j", min_length=1)
     timeout: float = Field(10, gt=0, le=300, description="seconds one call may take")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether this target is on: it has an address."""
+        return self.uri is not None or self.uri_file is not None
 
 
 class EmbeddingSettings(Section):

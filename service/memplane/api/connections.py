@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 def enabled_targets(settings: Settings) -> frozenset[Target]:
     """The targets that get events. All processes of a backend must agree, so it follows from the settings alone."""
     chosen = {
-        Target.MILVUS: settings.milvus.uri is not None,
-        Target.NEO4J: settings.neo4j.uri is not None,
+        Target.MILVUS: settings.milvus.enabled,
+        Target.NEO4J: settings.neo4j.enabled,
         Target.LTM_CACHE: settings.cache.max_bytes > 0,
     }
     return frozenset(target for target, enabled in chosen.items() if enabled)
@@ -103,6 +103,6 @@ def connect(settings: Settings, *, application_name: str) -> Connections:
         targets=enabled_targets(settings),
         database=Database(settings.postgres, application_name=application_name),
         embedding=create_embedding(settings.embedding.plugin, settings.embedding.options, resources),
-        milvus=MilvusConnection(settings.milvus) if settings.milvus.uri is not None else None,
-        neo4j=Neo4jConnection(settings.neo4j) if settings.neo4j.uri is not None else None,
+        milvus=MilvusConnection(settings.milvus) if settings.milvus.enabled else None,
+        neo4j=Neo4jConnection(settings.neo4j) if settings.neo4j.enabled else None,
     )

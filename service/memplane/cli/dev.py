@@ -39,7 +39,7 @@ async def dev_process(
         extra: dict[str, dict[str, object]] = {}
         if settings.postgres.dsn is None and settings.postgres.dsn_file is None:
             extra["postgres"] = {"dsn": stack.enter_context(embedded_postgres(data / "postgres"))}
-        if settings.milvus.uri is None:
+        if not settings.milvus.enabled:
             extra["milvus"] = {"uri": str((data / "milvus.db").resolve()), "timeout": LITE_TIMEOUT}
         settings = _overridden(settings, extra)
         await _migrate(settings)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from memplane.errors import SettingsError, TargetUnavailable
+from memplane.projections.address import Address, read_address
 from memplane.projections.errors import ProjectionMissing, ProjectionRefused
 from memplane.settings import MilvusSettings
 
@@ -39,8 +40,7 @@ class MilvusConnection:
     """A connection that opens on first use, survives restarts of the server, and re-reads a rotated token."""
 
     def __init__(self, settings: MilvusSettings) -> None:
-        if settings.uri is None:
-            raise SettingsError("milvus.uri is required")
+        read_address("milvus", settings.uri, settings.uri_file)
         self.settings = settings
         self._client: Any = None
         self._opening = asyncio.Lock()
@@ -58,15 +58,21 @@ class MilvusConnection:
                 return self.settings.token_file.read_text(encoding="utf-8").strip()
             except OSError as error:
                 raise SettingsError(f"milvus.token_file cannot be read: {error.strerror}") from None
-        return self.settings.token.get_secret_value() if self.settings.token is not None else ""
+        if self.settings.token is not None:
+            return self.settings.token.get_secret_value()
+        address = self._address()
+        return f"{address.user}:{address.password}" if address.user else ""
+
+    def _address(self) -> Address:
+        return read_address("milvus", self.settings.uri, self.settings.uri_file)
 
     async def open(self) -> None:
         """Connect. Raises `TargetUnavailable`. Idempotent."""
         async with self._opening:
             if self._client is None:
-                token = self._token()
+                token, uri = self._token(), self._address().uri
                 deadline = self.settings.timeout
-                self._client = await self._in_thread(functools.partial(_connect, self.settings, token), deadline)
+                self._client = await self._in_thread(functools.partial(_connect, self.settings, uri, token), deadline)
 
     async def close(self) -> None:
         """Close the channel and its threads. Idempotent; the connection cannot be opened again."""
@@ -97,7 +103,9 @@ class MilvusConnection:
             return await self._attempt(method, args, kwargs, deadline)
         except TargetUnavailable as unavailable:
             self._suspect = True
-            if unavailable.reason != CREDENTIALS or self.settings.token_file is None:
+            if unavailable.reason != CREDENTIALS or (
+                self.settings.token_file is None and self.settings.uri_file is None
+            ):
                 raise
         await self._forget()
         return await self._attempt(method, args, kwargs, deadline)
@@ -131,14 +139,14 @@ class MilvusConnection:
 CREDENTIALS = "the credentials are refused"
 
 
-def _connect(settings: MilvusSettings, token: str) -> Any:
+def _connect(settings: MilvusSettings, uri: str, token: str) -> Any:
     from pymilvus import MilvusClient
 
     # Loggers are global, so this also holds for whoever else uses pymilvus in the process.
     for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     database = "" if settings.database == "default" else settings.database
-    return MilvusClient(uri=settings.uri or "", token=token, db_name=database, timeout=settings.timeout, dedicated=True)
+    return MilvusClient(uri=uri, token=token, db_name=database, timeout=settings.timeout, dedicated=True)
 
 
 def _translated(work: Callable[[], T]) -> Callable[[], T]:

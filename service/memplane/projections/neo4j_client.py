@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from memplane.errors import SettingsError, TargetUnavailable
+from memplane.projections.address import Address, read_address
 from memplane.projections.errors import ProjectionRefused
 from memplane.settings import Neo4jSettings
 
@@ -16,18 +17,32 @@ PROBE_SECONDS = 2.0
 
 T = TypeVar("T")
 
-Run: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[list[dict[str, Any]]]]
-"""(query, parameters) → records, within one transaction."""
-
 CREDENTIALS = "the credentials are refused"
+
+
+class GraphTransaction:
+    """Runs the queries of one transaction. Neither commits nor rolls back; whoever made it does."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+
+    async def rows(self, query: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The records of a query, as mappings."""
+        result = await self._transaction.run(query, parameters)
+        return [dict(record) async for record in result]
+
+    async def created(self, query: str, parameters: Mapping[str, Any]) -> int:
+        """How many nodes a query has created."""
+        result = await self._transaction.run(query, parameters)
+        summary = await result.consume()
+        return int(summary.counters.nodes_created)
 
 
 class Neo4jConnection:
     """A connection that opens on first use and survives restarts of the server and rotations of the password."""
 
     def __init__(self, settings: Neo4jSettings) -> None:
-        if settings.uri is None:
-            raise SettingsError("neo4j.uri is required")
+        read_address("neo4j", settings.uri, settings.uri_file)
         self.settings = settings
         self._driver: Any = None
         self._suspect = False
@@ -38,7 +53,12 @@ class Neo4jConnection:
                 return self.settings.password_file.read_text(encoding="utf-8").strip()
             except OSError as error:
                 raise SettingsError(f"neo4j.password_file cannot be read: {error.strerror}") from None
-        return self.settings.password.get_secret_value() if self.settings.password is not None else ""
+        if self.settings.password is not None:
+            return self.settings.password.get_secret_value()
+        return self._address().password
+
+    def _address(self) -> Address:
+        return read_address("neo4j", self.settings.uri, self.settings.uri_file)
 
     def _open_driver(self) -> Any:
         import neo4j
@@ -50,11 +70,11 @@ class Neo4jConnection:
 
         async def credentials() -> Any:
             # The driver asks again after the server refused what it got, so a rotated file takes effect.
-            return neo4j.basic_auth(self.settings.user, self._password())
+            return neo4j.basic_auth(self._address().user or self.settings.user, self._password())
 
         try:
             return AsyncGraphDatabase.driver(
-                str(self.settings.uri),
+                self._address().uri,
                 auth=AsyncAuthManagers.basic(credentials) if self._password() else None,
                 connection_timeout=self.settings.timeout,
                 connection_acquisition_timeout=self.settings.timeout,
@@ -101,15 +121,15 @@ class Neo4jConnection:
         `read` lets a cluster answer from a follower that may lag; leave it out for a strong read.
         """
 
-        async def work(run: Run) -> list[dict[str, Any]]:
-            return await run(query, parameters or {})
+        async def work(transaction: GraphTransaction) -> list[dict[str, Any]]:
+            return await transaction.rows(query, parameters or {})
 
         return await self.transact(work, timeout=timeout, read=read)
 
     async def transact(
-        self, work: Callable[[Run], Awaitable[T]], *, timeout: float | None = None, read: bool = False
+        self, work: Callable[[GraphTransaction], Awaitable[T]], *, timeout: float | None = None, read: bool = False
     ) -> T:
-        """What `work` returns, given a function that runs queries of one transaction; errors as in `run`.
+        """What `work` returns, given a transaction to run queries in; errors as in `run`.
 
         `work` may be called again after a transient failure, so it must not change anything but the graph. After a
         failure the next call first makes the two-second health call: the driver would go on trying until the whole
@@ -124,7 +144,7 @@ class Neo4jConnection:
             self._suspect = True
             raise
 
-    async def _attempt(self, work: Callable[[Run], Awaitable[T]], deadline: float, *, read: bool) -> T:
+    async def _attempt(self, work: Callable[[GraphTransaction], Awaitable[T]], deadline: float, *, read: bool) -> T:
         if self._driver is None:
             self._driver = self._open_driver()
         try:
@@ -134,22 +154,18 @@ class Neo4jConnection:
             raise TargetUnavailable("neo4j", f"no answer within {deadline:g} s") from None
 
 
-async def _ping(run: Run) -> None:
-    await run("RETURN 1", {})
+async def _ping(transaction: GraphTransaction) -> None:
+    await transaction.rows("RETURN 1", {})
 
 
 async def _in_transaction(
-    driver: Any, database: str, work: Callable[[Run], Awaitable[T]], deadline: float, read: bool
+    driver: Any, database: str, work: Callable[[GraphTransaction], Awaitable[T]], deadline: float, read: bool
 ) -> T:
     import neo4j
     from neo4j import exceptions
 
     async def unit(transaction: Any) -> T:
-        async def run(query: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-            result = await transaction.run(query, parameters)
-            return [dict(record) async for record in result]
-
-        return await work(run)
+        return await work(GraphTransaction(transaction))
 
     unit = neo4j.unit_of_work(timeout=deadline)(unit)
     try:

@@ -60,8 +60,8 @@ def configured_targets(settings: BaseModel | None) -> frozenset[Target]:
     neo4j = getattr(settings, "neo4j", None)
     cache = getattr(settings, "cache", None)
     targets = {
-        Target.MILVUS: isinstance(milvus, MilvusSettings) and milvus.uri is not None,
-        Target.NEO4J: isinstance(neo4j, Neo4jSettings) and neo4j.uri is not None,
+        Target.MILVUS: isinstance(milvus, MilvusSettings) and milvus.enabled,
+        Target.NEO4J: isinstance(neo4j, Neo4jSettings) and neo4j.enabled,
         Target.LTM_CACHE: isinstance(cache, CacheSettings) and cache.max_bytes > 0,
     }
     return frozenset(target for target, enabled in targets.items() if enabled)
