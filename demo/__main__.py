@@ -28,7 +28,7 @@ def main() -> int:
     data: Path = arguments.data
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     try:
-        return asyncio.run(show(console, data, arguments.port, kept=data.exists(), once=arguments.once))
+        return asyncio.run(show(console, data, arguments.port, kept=(data / "postgres").exists(), once=arguments.once))
     except (ServiceFailed, CallFailed, TimeoutError) as error:
         console.print(f"[red]The demo failed:[/red] {error}", markup=True)
         return 1

@@ -33,11 +33,16 @@ class Client:
         await self._http.aclose()
 
     async def ready(self) -> bool:
-        """Does it serve node calls?"""
+        """Does it serve node calls? 503 means that it is still starting."""
         try:
-            return (await self._http.get("/readyz", timeout=2)).status_code == httpx.codes.OK
+            return (await self._post("MEMORY.GET", {"ids": ["1"]}, "nobody")).status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
+
+    async def projections_away(self) -> list[str]:
+        """Enabled projections that do not answer yet; a Milvus Lite file takes a while to open."""
+        targets = await self._targets()
+        return [name for name, target in targets.items() if target["enabled"] and target["reachable"] is False]
 
     async def call(self, node: str, document: dict[str, Any], user: str) -> Any:
         """The output of a node. Raises `CallFailed`."""
@@ -60,12 +65,18 @@ class Client:
 
     async def backlog(self) -> dict[str, int]:
         """Unfinished events by enabled target."""
+        return {name: target["backlog"] for name, target in (await self._targets()).items() if target["enabled"]}
+
+    async def _targets(self) -> dict[str, Any]:
         status = (await self._http.get("/v1/admin/status")).raise_for_status().json()
-        return {name: target["backlog"] for name, target in status["targets"].items() if target["enabled"]}
+        targets: dict[str, Any] = status["targets"]
+        return targets
 
     async def projection_seconds(self, target: str, memories: Sequence[str]) -> list[float]:
         """Seconds from the write to its projection, for each of these memories, by PostgreSQL's clock."""
-        wanted, found, before = set(memories), [], None
+        wanted = set(memories)
+        found: list[float] = []
+        before: int | None = None
         while len(found) < len(wanted):
             parameters: dict[str, str | int] = {"target": target, "status": "processed", "limit": 1000}
             if before is not None:

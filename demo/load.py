@@ -121,6 +121,8 @@ async def converge(client: Client, console: Console, *, patience: float = 120) -
                 left = await client.backlog()
                 for name, count in left.items():
                     if name not in tasks:
+                        if not count:
+                            continue  # nothing to show: it has caught up before we looked
                         tasks[name] = progress.add_task(f"projecting to {name}", total=count)
                     task = progress.tasks[tasks[name]]
                     total = max(int(task.total or 0), count)

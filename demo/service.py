@@ -72,7 +72,7 @@ def _tail(log: Path) -> str:
 
 async def _ready(process: subprocess.Popen[bytes], client: Client, log: Path) -> None:
     end = time.monotonic() + START_SECONDS
-    while not await client.ready():
+    while not await client.ready() or await client.projections_away():
         if process.poll() is not None:
             raise ServiceFailed(f"memplane dev ended with {process.returncode}:\n{_tail(log)}")
         if time.monotonic() > end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -15,10 +16,10 @@ from demo.corpus import passages
 from demo.load import READER, Loaded, bar, converge, load
 
 QUESTIONS = (
-    ("hybrid", "what happens when a key is missing from a dictionary?"),
-    ("hybrid", "how can I make sure a file is closed again?"),
-    ("vector", "format a number with a thousands separator"),
-    ("keyword", "metaclass"),
+    ("hybrid", "which exception is raised when a mapping key is not found?"),
+    ("hybrid", "comma as a thousands separator when formatting numbers"),
+    ("vector", "context manager of the with statement, entering and exiting"),
+    ("keyword", "metaclass keyword argument"),
 )
 NOTES = 100
 RATE = 25
@@ -68,20 +69,23 @@ class Story:
         for strategy, question in (*QUESTIONS, *((("graph", "class definitions"),) if graph else ())):
             started = time.perf_counter()
             found = await self.client.search(READER, question, strategy=strategy, limit=3)
-            self.show(f"{strategy}: {question}", found, time.perf_counter() - started)
+            self.show(strategy, question, found, time.perf_counter() - started)
 
-    def show(self, title: str, found: Found, seconds: float) -> None:
+    def show(self, prefix: str, question: str, found: Found, seconds: float) -> None:
+        """One question and its hits."""
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(justify="right", style="dim", no_wrap=True)
-        table.add_column(style="green", no_wrap=True, max_width=26, overflow="ellipsis")
-        table.add_column(max_width=80, overflow="ellipsis", no_wrap=True)
+        table.add_column(style="green", no_wrap=True, width=22, overflow="ellipsis")
+        table.add_column(overflow="ellipsis", no_wrap=True)
         for hit in found.hits:
             memory = hit["memory"]
             table.add_row(
-                f"    {hit.get('score', 0):.3f}", escape(memory.get("key") or memory["id"]), escape(_excerpt(memory))
+                f"    {hit.get('score', 0):.3f}",
+                escape(memory.get("key") or memory["id"]),
+                escape(_excerpt(memory, question)),
             )
         without = f", without {found.degraded}" if found.degraded else ""
-        self.console.print(f"  [bold]{escape(title)}[/bold] [dim]({1000 * seconds:.0f} ms{without})[/dim]")
+        self.console.print(f"  [bold]{prefix}:[/bold] {escape(question)} [dim]({1000 * seconds:.0f} ms{without})[/dim]")
         self.console.print(table if found.hits else "    nothing")
 
     async def change(self) -> None:
@@ -98,14 +102,16 @@ class Story:
 
     async def _ask_ada(self, state: str) -> None:
         started = time.perf_counter()
-        found = await self.client.search("ada", "when does the train to Lisbon leave?", limit=1)
-        self.show(f"{state}: when does the train to Lisbon leave?", found, time.perf_counter() - started)
+        question = "when does the train to Lisbon leave?"
+        found = await self.client.search("ada", question, limit=1)
+        self.show(state, question, found, time.perf_counter() - started)
 
     async def isolate(self) -> None:
         self.title("4. Nobody sees another user's memories")
         started = time.perf_counter()
-        found = await self.client.search("bob", "what happens when a key is missing from a dictionary?", limit=3)
-        self.show("bob asks the same question as above", found, time.perf_counter() - started)
+        question = QUESTIONS[0][1]
+        found = await self.client.search("bob", question, limit=3)
+        self.show("bob asks", question, found, time.perf_counter() - started)
 
     async def measure(self) -> None:
         self.title(f"5. {NOTES} single writes, {RATE} a second: how long until they are projected?")
@@ -142,9 +148,19 @@ class Story:
         self.console.print(table)
 
 
-def _excerpt(memory: dict[str, Any]) -> str:
-    text = str(memory["content"]).split("\n\n", 1)[-1]
-    return " ".join(text.split())
+def _excerpt(memory: dict[str, Any], question: str, *, width: int = 84) -> str:
+    """The part of the text that shares most words with the question, for a line of a table."""
+    text = " ".join(str(memory["content"]).split())
+    wanted = set(_words(question))
+    starts = [0, *(match.end() for match in re.finditer(r"(?<=[.:;]) ", text))]
+    best = max(starts, key=lambda start: (len(wanted & set(_words(text[start : start + width]))), -start))
+    found = text[best : best + width]
+    return ("… " if best else "") + found + (" …" if best + width < len(text) else "")
+
+
+def _words(text: str) -> list[str]:
+    """Words of some length: short ones are everywhere and tell nothing."""
+    return [word for word in re.findall(r"\w+", text.lower()) if len(word) > 3]
 
 
 def _percentiles(values: list[float]) -> str:
