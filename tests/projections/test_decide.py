@@ -34,8 +34,8 @@ def test_upsert_of_version_5_with_hash_a(held: Held | None, repair: bool, decisi
 @pytest.mark.parametrize(
     ("held", "repair", "decision"),
     [
-        (None, False, Decision(False, UNCHANGED)),
-        (None, True, Decision(False, UNCHANGED)),
+        (None, False, Decision(True, UNCHANGED)),
+        (None, True, Decision(True, UNCHANGED)),
         (Held(None, ""), False, Decision(True, APPLIED)),
         (Held(4, "a"), False, Decision(True, APPLIED)),
         (Held(5, "a"), False, Decision(True, APPLIED)),

@@ -39,9 +39,12 @@ def decide_upsert(held: Held | None, *, version: int, projection_hash: str, repa
 
 
 def decide_delete(held: Held | None, *, version: int, repair: bool) -> Decision:
-    """Deleted up to `version`, the version of the delete; a newer object stays, unless a repair removes it."""
+    """Deleted up to `version`, the version of the delete; a newer object stays, unless a repair removes it.
+
+    What was not seen is deleted all the same, since the read may have been a little behind.
+    """
     if held is None:
-        return Decision(False, Verdict.UNCHANGED)
+        return Decision(True, Verdict.UNCHANGED)
     if held.version is not None and held.version > version:
         return Decision(repair, Verdict.AHEAD)
     return Decision(True, Verdict.APPLIED)

@@ -66,9 +66,12 @@ class StoredEmbeddings:
         """
         known = await self._read({(tenant, digest) for tenant, digest, _ in items})
         missing = {(tenant, digest): text for tenant, digest, text in items if (tenant, digest) not in known}
-        if missing:
-            made = await self._make(list(missing.values()))
-            fresh = dict(zip(missing, made, strict=True))
+        keys = list(missing)
+        # Stored batch by batch, so that a call that runs out of time has not been for nothing.
+        for start in range(0, len(keys), self._batch_size):
+            batch = keys[start : start + self._batch_size]
+            made = await self._make([missing[key] for key in batch])
+            fresh = dict(zip(batch, made, strict=True))
             await self._store(fresh)
             known.update(fresh)
         return [known[(tenant, digest)] for tenant, digest, _ in items]

@@ -1,8 +1,12 @@
 """The Milvus target: what an outbox worker does to keep the vector index equal to the truth.
 
-Milvus has no compare-and-set. So the stored version and digest are read first (Strong), `decide` says what to do, one
-upsert and one delete do it, and a second Strong read confirms it. Between the two reads only a worker that lost its
-lease could interfere; if it did, the batch is decided once more, and in the end the task fails and is retried.
+Milvus has no compare-and-set. So the stored version and digest are read first, `decide` says what to do, one upsert and
+one delete do it, and a Strong read confirms it. In between only a worker that lost its lease could interfere; if it
+did, what differs is written once more, and in the end the task fails and is retried.
+
+The first read is Bounded, not Strong: a Strong read waits for the server's next clock tick (200 ms) to prove what held
+when it began, so its answer is as old as that of a Bounded one, which does not wait. Where a read that is behind would
+do harm, nothing depends on it: the dead are deleted whether seen or not, and repairs always write.
 
 Source: seed `002` section 9; design sections 5 and 6.
 """
@@ -130,7 +134,7 @@ class MilvusProjection:
 
     async def _project(self, generation: Generation, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
         plans = [_plan(task, generation) for task in tasks]
-        held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline)
+        held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline, "Bounded")
         for plan in plans:
             plan.decision = plan.decide(held.get(plan.task.truth.memory_id))
         pending = [plan for plan in plans if plan.decision.write]
@@ -163,7 +167,9 @@ class MilvusProjection:
             raise TargetUnavailable("milvus", "its collection is missing") from None
         return [_plan(task, generation).holds(held.get(task.truth.memory_id)) for task in tasks]
 
-    async def _held(self, generation: Generation, memory_ids: Iterable[int], deadline: float) -> dict[int, Held]:
+    async def _held(
+        self, generation: Generation, memory_ids: Iterable[int], deadline: float, consistency: str = "Strong"
+    ) -> dict[int, Held]:
         wanted = sorted(set(memory_ids))
         rows: list[Mapping[str, Any]] = []
         for start in range(0, len(wanted), READ_ROWS):
@@ -172,7 +178,7 @@ class MilvusProjection:
                 generation.collection,
                 filter=f"memory_id in {wanted[start : start + READ_ROWS]}",
                 output_fields=["memory_id", "version", "projection_hash"],
-                consistency_level="Strong",
+                consistency_level=consistency,
                 timeout=_left(deadline),
             )
         return {row["memory_id"]: Held(row["version"], row["projection_hash"]) for row in rows}

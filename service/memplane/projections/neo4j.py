@@ -11,16 +11,16 @@ Source: seed `002` sections 6, 9; design sections 5 and 6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from memplane.errors import IdentityError, TargetUnavailable
 from memplane.outbox.events import Family, Needs, Outcome, Target, Task, Verdict
 from memplane.projections import neo4j_queries as cypher
-from memplane.projections.decide import Held, decide_delete, decide_upsert, delete_version
+from memplane.projections.decide import Decision, Held, decide_delete, decide_upsert, delete_version
 from memplane.projections.errors import ProjectionRefused
 from memplane.projections.generation import Generation, ensure_generation
-from memplane.projections.neo4j_client import Neo4jConnection, Run
+from memplane.projections.neo4j_client import GraphTransaction, Neo4jConnection
 from memplane.projections.neo4j_edges import EdgePlan, HeldEdge, plan_edges
 from memplane.projections.neo4j_node import properties
 from memplane.schema.database import Database
@@ -99,76 +99,78 @@ class Neo4jProjection:
         return [outcomes[task.event.id] for task in tasks]
 
     async def _upsert_nodes(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
+        backend = generation.backend
         nodes = {task.truth.memory_id: properties(task.truth, generation) for task in tasks}
-        rows = [
-            {
-                "memory_id": task.truth.memory_id,
-                "version": task.truth.version,
-                "hash": nodes[task.truth.memory_id]["projection_hash"],
-                "repair": task.event.repair,
-                "properties": nodes[task.truth.memory_id],
-            }
-            for task in tasks
-        ]
-        parameters = {"backend": generation.backend, "rows": rows}
-        held = _held(await self._transact(lambda run: run(cypher.UPSERT_NODES, parameters), timeout))
-        return {
-            task.event.id: Outcome(
-                decide_upsert(
-                    held.get(task.truth.memory_id),
-                    version=task.truth.version,
-                    projection_hash=nodes[task.truth.memory_id]["projection_hash"],
-                    repair=task.event.repair,
-                ).verdict
-            )
-            for task in tasks
-        }
+
+        async def work(transaction: GraphTransaction) -> list[Decision]:
+            held = await _lock(transaction, backend, nodes)
+            decisions = [_upsert(task, nodes[task.truth.memory_id], held) for task in tasks]
+            writes = _writes(tasks, decisions)
+            fresh = [nodes[memory_id] for memory_id in writes if memory_id not in held]
+            if fresh and await transaction.created(cypher.CREATE_NODES, {"backend": backend, "rows": fresh}) < len(
+                fresh
+            ):
+                raise _Raced
+            known = [
+                {**nodes[memory_id], "edges_version": held[memory_id]["edges_version"]}
+                for memory_id in writes
+                if memory_id in held
+            ]
+            if known:
+                await transaction.rows(cypher.OVERWRITE_NODES, {"backend": backend, "rows": known})
+            return decisions
+
+        return _outcomes(tasks, await self._transact(work, timeout))
 
     async def _delete_nodes(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
         backend = generation.backend
-        rows = [
-            {"memory_id": task.truth.memory_id, "version": delete_version(task), "repair": task.event.repair}
-            for task in tasks
-        ]
 
-        async def work(run: Run) -> list[dict[str, Any]]:
-            records = await run(cypher.DELETE_NODES, {"backend": backend, "rows": rows})
-            await run(cypher.SWEEP_BARE, {"backend": backend, "ids": [row["memory_id"] for row in records]})
-            return records
+        async def work(transaction: GraphTransaction) -> list[Decision]:
+            held = await _lock(transaction, backend, [task.truth.memory_id for task in tasks])
+            decisions = [
+                decide_delete(_held(held, task), version=delete_version(task), repair=task.event.repair)
+                for task in tasks
+            ]
+            # What another source's edge still needs stays as a bare node; that source's event removes edge and node.
+            bare = [
+                {"backend": backend, "memory_id": memory_id, "edges_version": held[memory_id]["edges_version"]}
+                for memory_id in _writes(tasks, decisions)
+                if memory_id in held
+            ]
+            if bare:
+                await transaction.rows(cypher.OVERWRITE_NODES, {"backend": backend, "rows": bare})
+                ids = [node["memory_id"] for node in bare]
+                await transaction.rows(cypher.SWEEP_BARE, {"backend": backend, "ids": ids})
+            return decisions
 
-        held = _held(await self._transact(work, timeout))
-        return {
-            task.event.id: Outcome(
-                decide_delete(
-                    held.get(task.truth.memory_id), version=delete_version(task), repair=task.event.repair
-                ).verdict
-            )
-            for task in tasks
-        }
+        return _outcomes(tasks, await self._transact(work, timeout))
 
     async def _set_edges(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
         backend = generation.backend
         ids = [task.truth.memory_id for task in tasks]
 
-        async def work(run: Run) -> list[EdgePlan]:
-            await run(cypher.LOCK_SOURCES, {"backend": backend, "ids": ids})
-            held = {row["memory_id"]: row for row in await run(cypher.READ_EDGES, {"backend": backend, "ids": ids})}
+        async def work(transaction: GraphTransaction) -> list[EdgePlan]:
+            await transaction.rows(cypher.LOCK_SOURCES, {"backend": backend, "ids": ids})
+            rows = await transaction.rows(cypher.READ_EDGES, {"backend": backend, "ids": ids})
+            held = {row["memory_id"]: row for row in rows}
             plans = [_edge_plan(task, held[task.truth.memory_id], backend) for task in tasks]
-            await _apply(run, backend, tasks, plans, held)
+            await _apply(transaction, backend, tasks, plans, held)
             return plans
 
         plans = await self._transact(work, timeout)
         return {task.event.id: Outcome(plan.verdict) for task, plan in zip(tasks, plans, strict=True)}
 
-    async def _transact(self, work: Callable[[Run], Awaitable[T]], timeout: float) -> T:
-        """`work` in a transaction, again after a race over a bare node, whose loser has changed nothing."""
-        for _ in range(RACE_ROUNDS - 1):
+    async def _transact(self, work: Callable[[GraphTransaction], Awaitable[T]], timeout: float) -> T:
+        """`work` in a transaction, again after a race over a node, whose loser has changed nothing."""
+        for _ in range(RACE_ROUNDS):
             try:
                 return await self.neo4j.transact(work, timeout=timeout)
+            except _Raced:
+                continue
             except ProjectionRefused as refused:
                 if refused.code not in RACES:
                     raise
-        return await self.neo4j.transact(work, timeout=timeout)
+        raise ProjectionRefused("neo4j", "other transactions keep changing the same nodes")
 
     async def settled(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[bool]:
         """See `ProjectionTarget.settled`."""
@@ -177,11 +179,11 @@ class Neo4jProjection:
         nodes = sorted({task.truth.memory_id for task in tasks if task.event.family is Family.NODE})
         sources = sorted({task.truth.memory_id for task in tasks if task.event.family is Family.EDGES})
         rows = await self.neo4j.run(cypher.READ_NODES, {"backend": backend, "ids": nodes}, timeout=timeout)
-        held = _held(rows)
+        held = {row["memory_id"]: row for row in rows}
         rows = await self.neo4j.run(cypher.READ_EDGES, {"backend": backend, "ids": sources}, timeout=timeout)
         edges = {row["memory_id"]: row for row in rows}
         return [
-            _node_settled(task, held.get(task.truth.memory_id), generation)
+            _node_settled(task, _held(held, task), generation)
             if task.event.family is Family.NODE
             else _edges_settled(task, edges.get(task.truth.memory_id), backend)
             for task in tasks
@@ -209,8 +211,39 @@ _SCHEMA_EXISTS = frozenset(
 )
 
 
+class _Raced(Exception):  # noqa: N818 - reads as what happened; never leaves this module
+    """Another transaction made a node since this one looked for it."""
+
+
+async def _lock(transaction: GraphTransaction, backend: str, memory_ids: Iterable[int]) -> dict[int, Mapping[str, Any]]:
+    """Lock the nodes that exist, in order, and return what they hold by memory id."""
+    rows = await transaction.rows(cypher.LOCK_NODES, {"backend": backend, "ids": sorted(memory_ids)})
+    return {row["memory_id"]: row for row in rows}
+
+
+def _upsert(task: Task, node: Mapping[str, Any], held: Mapping[int, Mapping[str, Any]]) -> Decision:
+    return decide_upsert(
+        _held(held, task),
+        version=task.truth.version,
+        projection_hash=node["projection_hash"],
+        repair=task.event.repair,
+    )
+
+
+def _writes(tasks: Sequence[Task], decisions: Sequence[Decision]) -> list[int]:
+    return [task.truth.memory_id for task, decision in zip(tasks, decisions, strict=True) if decision.write]
+
+
+def _outcomes(tasks: Sequence[Task], decisions: Sequence[Decision]) -> dict[int, Outcome]:
+    return {task.event.id: Outcome(decision.verdict) for task, decision in zip(tasks, decisions, strict=True)}
+
+
 async def _apply(
-    run: Run, backend: str, tasks: Sequence[Task], plans: Sequence[EdgePlan], held: Mapping[int, Mapping[str, Any]]
+    transaction: GraphTransaction,
+    backend: str,
+    tasks: Sequence[Task],
+    plans: Sequence[EdgePlan],
+    held: Mapping[int, Mapping[str, Any]],
 ) -> None:
     """Carry out the plans of one batch of sources, and remove the bare nodes that lost their last edge."""
     put = [
@@ -238,12 +271,12 @@ async def _apply(
         if edge["reference"] in gone and edge["target_id"] is not None
     }
     if delete:
-        await run(cypher.DELETE_EDGES, {"references": delete})
+        await transaction.rows(cypher.DELETE_EDGES, {"references": delete})
     if put:
-        await run(cypher.PUT_EDGES, {"backend": backend, "rows": put})
-    await run(cypher.SET_EDGES_VERSION, {"backend": backend, "rows": done})
+        await transaction.rows(cypher.PUT_EDGES, {"backend": backend, "rows": put})
+    await transaction.rows(cypher.SET_EDGES_VERSION, {"backend": backend, "rows": done})
     # A source that has no edge may have been made bare by the lock alone.
-    await run(cypher.SWEEP_BARE, {"backend": backend, "ids": sorted(loose.union(held))})
+    await transaction.rows(cypher.SWEEP_BARE, {"backend": backend, "ids": sorted(loose.union(held))})
 
 
 def _edge_plan(task: Task, row: Mapping[str, Any], backend: str) -> EdgePlan:
@@ -263,13 +296,10 @@ def _held_edges(row: Mapping[str, Any]) -> list[HeldEdge]:
     return [HeldEdge(**edge) for edge in row["edges"]]
 
 
-def _held(records: Sequence[Mapping[str, Any]]) -> dict[int, Held]:
-    """What the graph held before, by memory id; a bare node holds nothing."""
-    return {
-        record["memory_id"]: Held(record["version"], record["hash"] or "")
-        for record in records
-        if record["version"] is not None
-    }
+def _held(held: Mapping[int, Mapping[str, Any]], task: Task) -> Held | None:
+    """What the graph holds of the task's memory; nothing when there is no node or a bare one."""
+    row = held.get(task.truth.memory_id)
+    return None if row is None or row["version"] is None else Held(row["version"], row["hash"] or "")
 
 
 def _node_settled(task: Task, held: Held | None, generation: Generation) -> bool:

@@ -13,26 +13,25 @@ CREATE CONSTRAINT memplane_memory IF NOT EXISTS FOR (m:Memory) REQUIRE (m.backen
 # `lock` is never set. Removing a property takes the lock only when the name is known to the database.
 LOCK_NAME = "CALL db.createProperty('lock')"
 
-UPSERT_NODES = """
-UNWIND $rows AS row
-MERGE (m:Memory {backend: $backend, memory_id: row.memory_id})
+LOCK_NODES = """
+UNWIND $ids AS id
+MATCH (m:Memory {backend: $backend, memory_id: id})
 REMOVE m.lock
-WITH m, row, m.version AS version, m.projection_hash AS hash, m.edges_version AS edges_version
-FOREACH (_ IN CASE WHEN row.repair OR version IS NULL OR version < row.version
-                     OR (version = row.version AND (hash IS NULL OR hash <> row.hash)) THEN [1] ELSE [] END |
-    SET m = row.properties, m.edges_version = edges_version)
-RETURN row.memory_id AS memory_id, version, hash
+WITH id, m
+RETURN id AS memory_id, m.version AS version, m.projection_hash AS hash, m.edges_version AS edges_version
 """
 
-# What another source's edge still needs stays as a bare node; that source's own event removes the edge and it.
-DELETE_NODES = """
+# Every row must create its node: one that matches was made by somebody else since LOCK_NODES did not find it.
+CREATE_NODES = """
+UNWIND $rows AS row
+MERGE (m:Memory {backend: $backend, memory_id: row.memory_id})
+ON CREATE SET m = row
+"""
+
+OVERWRITE_NODES = """
 UNWIND $rows AS row
 MATCH (m:Memory {backend: $backend, memory_id: row.memory_id})
-REMOVE m.lock
-WITH m, row, m.version AS version, m.projection_hash AS hash, m.edges_version AS edges_version
-FOREACH (_ IN CASE WHEN row.repair OR version IS NULL OR version <= row.version THEN [1] ELSE [] END |
-    SET m = {backend: $backend, memory_id: row.memory_id, edges_version: edges_version})
-RETURN row.memory_id AS memory_id, version, hash
+SET m = row
 """
 
 # Locked first, so that nobody adds an edge in between; DELETE, not DETACH DELETE, so that if one did, this fails.
