@@ -52,7 +52,7 @@ def decode_cursor(cursor: str, bound_to: str, keys: Sequence[SortKey]) -> list[S
         if not isinstance(values, list) or len(values) != len(keys):
             raise ValueError
         return [_value(key, value) for key, value in zip(keys, values, strict=True)]
-    except (ValueError, binascii.Error, RecursionError):
+    except (ValueError, OverflowError, binascii.Error, RecursionError):
         raise PluginError("INVALID_CURSOR", "The cursor does not belong to this query") from None
 
 
