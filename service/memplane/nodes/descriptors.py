@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from memplane.runtime import Handler, NodeDefinition
+if TYPE_CHECKING:
+    from memplane.runtime import Handler, NodeDefinition
 
 WORKER_TYPE = "MEMORY"
 
@@ -19,6 +21,8 @@ class NodeDescriptor:
     type: str
 
     def define(self, worker_type: str, handler: Handler) -> NodeDefinition:
+        from memplane.runtime import NodeDefinition
+
         return NodeDefinition(id=self.type, worker_type=worker_type, handler=handler)
 
 
