@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from memplane_operator.cluster import CHILDREN, KEDA, MONITORING, Cluster, Resource, resource_of
 from memplane_operator.desired.context import Backend, Facts, Manifest
 from memplane_operator.desired.labels import BACKEND_LABEL
-from memplane_operator.owned import in_sync, owned_fields
+from memplane_operator.owned import in_sync, owned_fields, owns
 
 HANDOVER_MANAGER = "memplane-operator-handover"
 AUTOSCALERS = frozenset({"HorizontalPodAutoscaler", "ScaledObject"})
@@ -61,7 +61,7 @@ async def _hand_over_replicas(cluster: Cluster, live: Manifest, desired: Manifes
     """Keep the live number when an autoscaler takes over: without an owner the field would fall back to 1."""
     if desired["kind"] != "Deployment" or "replicas" in desired["spec"]:
         return
-    if ("f:spec", "f:replicas") not in (owned_fields(live) or set()):
+    if not owns(owned_fields(live), "spec", "replicas"):
         return
     metadata = live["metadata"]
     await cluster.apply(

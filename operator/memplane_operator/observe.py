@@ -58,7 +58,7 @@ def service_findings(backend: Backend, deployment: Manifest | None, status: Stat
     if ready == 0 or status is None:
         text = f"{ready} of {wanted} service pods are ready: see `kubectl describe deploy {backend.name}` and pod logs"
         return [Finding("StoreReachable", "Unknown", "ServiceNotReady", text)]
-    reachable = bool(status.get("store", {}).get("reachable", True))
+    reachable = bool(status.get("store", {}).get("ok", True))
     text = "The store answers" if reachable else "The store does not answer: check its server and the connection Secret"
     finding = Finding("StoreReachable", "True" if reachable else "False", "Answers" if reachable else "NoAnswer", text)
     options = Finding("OptionsValid", "True", "Accepted", "The plugins accepted their options")

@@ -8,7 +8,7 @@ needs an apply.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -17,111 +17,108 @@ from kubernetes.utils.quantity import parse_quantity
 from memplane_operator.cluster import FIELD_MANAGER
 from memplane_operator.desired.context import Manifest
 
-Path = tuple[str, ...]
-_IDENTITY = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace")}
+Fields = Mapping[str, Any]
+"""A `fieldsV1` tree: `f:name` a field, `k:{…}` a list item by its keys, `v:…` a member of a set, `.` the item itself."""
+
+_IDENTITY = frozenset({"apiVersion", "kind", "name", "namespace"})
+_KEY_DEFAULTS = {"protocol": "TCP"}
+_QUANTITIES = frozenset({"limits", "requests", "sizeLimit", "storage"})
 
 
-def owned_fields(live: Manifest, manager: str = FIELD_MANAGER) -> set[Path] | None:
-    """Leaf paths that our apply owns; None when we never applied the object."""
+def owned_fields(live: Manifest, manager: str = FIELD_MANAGER) -> Fields | None:
+    """The tree of fields that our apply owns; None when we never applied the object."""
     for entry in live.get("metadata", {}).get("managedFields", []):
         if entry.get("manager") == manager and entry.get("operation") == "Apply" and not entry.get("subresource"):
-            return set(_leaves(entry.get("fieldsV1", {})))
+            fields: Fields = entry.get("fieldsV1", {})
+            return fields
     return None
 
 
-def _leaves(fields: Mapping[str, Any], prefix: Path = ()) -> Iterable[Path]:
-    children = {key: value for key, value in fields.items() if key != "."}
-    if not children:
-        if prefix:
-            yield prefix
-        return
-    for key, value in children.items():
-        yield from _leaves(value, (*prefix, key))
+def owns(fields: Fields | None, *path: str) -> bool:
+    """Whether a field, by its names, is among what we own."""
+    node: Any = fields
+    for name in path:
+        if not isinstance(node, Mapping) or f"f:{name}" not in node:
+            return False
+        node = node[f"f:{name}"]
+    return fields is not None
 
 
 def in_sync(live: Manifest, desired: Manifest, manager: str = FIELD_MANAGER) -> bool:
     """Whether an apply of `desired` would change nothing."""
-    owned = owned_fields(live, manager)
-    return owned is not None and _covers(desired, live, owned)
+    fields = owned_fields(live, manager)
+    return fields is not None and _agree(desired, live, fields, quantity=False)
 
 
-def _covers(desired: Manifest, live: Manifest, owned: set[Path]) -> bool:
-    for path in owned:
-        found, want = _follow(desired, path)
-        if not found:
+def _agree(want: Any, have: Any, fields: Fields, *, quantity: bool) -> bool:
+    """Whether what is wanted, what is there and what we own agree below one node."""
+    children = {key: child for key, child in fields.items() if key != "."}
+    if not children:
+        return _same(want, have, quantity=quantity)
+    if isinstance(want, Mapping):
+        return isinstance(have, Mapping) and _agree_mapping(want, have, children, quantity=quantity)
+    if isinstance(want, list):
+        return isinstance(have, list) and _agree_list(want, have, children, quantity=quantity)
+    return False
+
+
+def _agree_mapping(want: Fields, have: Fields, children: Fields, *, quantity: bool) -> bool:
+    for name, value in want.items():
+        key = f"f:{name}"
+        if key not in children and name not in _IDENTITY and not _empty(value):
             return False
-        _, have = _follow(live, path)
-        quantity = "f:limits" in path or "f:requests" in path
-        if not (_same(want, have) or (quantity and _quantity(want) == _quantity(have))):
+    for key, below in children.items():
+        name = key.removeprefix("f:")
+        if name not in want:
             return False
-    return all(_is_owned(path, owned) for path in _plain_leaves(desired, ()))
+        if not _agree(want[name], have.get(name), below, quantity=quantity or name in _QUANTITIES):
+            return False
+    return True
 
 
-def _follow(node: Any, path: Path) -> tuple[bool, Any]:
-    """The value at a managed-fields path: `f:name` a field, `k:{…}` a list item by key, `v:…` a set member."""
-    for step in path:
-        kind, _, rest = step.partition(":")
-        if kind == "f":
-            if not isinstance(node, Mapping) or rest not in node:
-                return False, None
-            node = node[rest]
-        elif kind == "k":
-            keys = json.loads(rest)
-            matches = [item for item in node or [] if all(_key(item, k) == v for k, v in keys.items())]
-            if not matches:
-                return False, None
-            node = matches[0]
-        elif kind == "v":
-            value = json.loads(rest)
-            if value not in (node or []):
-                return False, None
-            node = value
-        else:
-            return False, None
-    return True, node
+def _agree_list(want: Sequence[Any], have: Sequence[Any], children: Fields, *, quantity: bool) -> bool:
+    if len(children) != len(want):
+        return False
+    for key, below in children.items():
+        kind, _, text = key.partition(":")
+        member = json.loads(text)
+        if kind == "v":
+            if member not in want or member not in have:
+                return False
+            continue
+        mine, theirs = _find(want, member), _find(have, member)
+        if mine is None or theirs is None or not _agree(mine, theirs, below, quantity=quantity):
+            return False
+    return True
 
 
-_KEY_DEFAULTS = {"protocol": "TCP"}
+def _find(items: Sequence[Any], keys: Mapping[str, Any]) -> Any:
+    """The list item that these keys select; the server fills some keys in."""
+    for item in items:
+        if all(item.get(name, _KEY_DEFAULTS.get(name)) == value for name, value in keys.items()):
+            return item
+    return None
 
 
-def _key(item: Mapping[str, Any], name: str) -> Any:
-    return item.get(name, _KEY_DEFAULTS.get(name))
-
-
-def _same(want: Any, have: Any) -> bool:
-    """Equal as the API sees it: empty and absent are one, quantities may be respelled by the server."""
-    if want == have:
-        return True
-    if not want and not have:
+def _same(want: Any, have: Any, *, quantity: bool) -> bool:
+    """Equal as the API sees it: empty and absent are one, a quantity may be respelled, extra keys are the server's."""
+    if want == have or (_empty(want) and _empty(have)):
         return True
     if isinstance(want, Mapping) and isinstance(have, Mapping):
-        # A leaf that the server owns as a whole (an empty map that it filled): only what we name counts.
-        return all(_same(value, have.get(key)) for key, value in want.items())
+        return all(_same(value, have.get(key), quantity=quantity) for key, value in want.items())
     if isinstance(want, list) and isinstance(have, list):
-        return len(want) == len(have) and all(_same(a, b) for a, b in zip(want, have, strict=True))
-    return False
+        return len(want) == len(have) and all(_same(a, b, quantity=quantity) for a, b in zip(want, have, strict=True))
+    return quantity and _quantity(want) is not None and _quantity(want) == _quantity(have)
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value in ({}, [], "")
 
 
 def _quantity(value: Any) -> Decimal | None:
     """A Kubernetes quantity as a number: the server stores 0.5 as 500m."""
     try:
         number: Decimal = parse_quantity(value)  # type: ignore[no-untyped-call]
-        return number
     except ValueError:
         return None
-
-
-def _plain_leaves(node: Any, prefix: Path) -> Iterable[Path]:
-    """Field paths of the desired object; a list counts as one leaf, its items are covered by what we own."""
-    if isinstance(node, Mapping) and node:
-        for key, value in node.items():
-            yield from _plain_leaves(value, (*prefix, f"f:{key}"))
-    elif node not in (None, {}, []):
-        yield prefix
-
-
-def _is_owned(path: Path, owned: set[Path]) -> bool:
-    names = tuple(step.partition(":")[2] for step in path)
-    if names in _IDENTITY:
-        return True
-    return any(candidate[: len(path)] == path or path[: len(candidate)] == candidate for candidate in owned)
+    return number

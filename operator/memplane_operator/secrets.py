@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import yaml
 
 from memplane_operator.api.spec import SecretKeyRef
 from memplane_operator.cluster import SECRETS, Cluster
@@ -40,15 +41,17 @@ async def ensure_own_secrets(cluster: Cluster, backend: Backend) -> None:
 
 def new_api_key() -> dict[str, str]:
     """A fresh key and the service's record of its hash: tenant `default`, all users, reader and writer."""
-    key = f"mp_{secrets.token_urlsafe(32)}"
+    identifier = secrets.token_hex(6)
+    key = f"mp_{identifier}_{secrets.token_urlsafe(32)}"
     record = {
-        "id": "default",
-        "hash": "sha256:" + hashlib.sha256(key.encode()).hexdigest(),
+        "id": identifier,
+        "name": "made by the operator",
+        "sha256": hashlib.sha256(key.encode()).hexdigest(),
         "tenant": "default",
-        "users": ["*"],
+        "users": "*",
         "roles": ["reader", "writer"],
     }
-    return {"key": key, "keys.json": json.dumps({"keys": [record]}, indent=2)}
+    return {"key": key, "keys.yaml": yaml.safe_dump({"keys": [record]}, sort_keys=False)}
 
 
 async def _create_once(cluster: Cluster, backend: Backend, name: str, content: object) -> None:

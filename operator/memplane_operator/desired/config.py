@@ -43,10 +43,10 @@ def secret_files(backend: Backend) -> dict[str, SecretKeyRef]:
     if spec.embedding.credentials_secret_ref is not None:
         files["embedding/api-key"] = spec.embedding.credentials_secret_ref
     if spec.auth is None:
-        files["auth/keys"] = SecretKeyRef(name=api_key_name(backend), key="keys.json")
+        files["auth/keys"] = SecretKeyRef(name=api_key_name(backend), key="keys.yaml")
     elif spec.auth.mode == "apiKeys":
         own = spec.auth.api_keys
-        files["auth/keys"] = own.secret_ref if own else SecretKeyRef(name=api_key_name(backend), key="keys.json")
+        files["auth/keys"] = own.secret_ref if own else SecretKeyRef(name=api_key_name(backend), key="keys.yaml")
     files["status/key"] = SecretKeyRef(name=status_key_name(backend), key="key")
     return files
 
@@ -65,7 +65,8 @@ def settings(backend: Backend) -> dict[str, Any]:
         },
         "defaults": {"query_limit": spec.defaults.query_limit, "search_limit": spec.defaults.search_limit},
         "auth": _auth(backend),
-        "service": {"host": "0.0.0.0", "port": HTTP_PORT, "status_key_file": f"{SECRET_PATH}/status/key"},  # noqa: S104
+        "service": {"host": "0.0.0.0", "port": HTTP_PORT},  # noqa: S104 - the pod's own address
+        "worker": {"host": "0.0.0.0", "port": HTTP_PORT},  # noqa: S104
     }
     for target, projection in (("milvus", spec.projections.milvus), ("neo4j", spec.projections.neo4j)):
         if projection is not None:
@@ -109,12 +110,11 @@ def _embedding_options(backend: Backend) -> dict[str, Any]:
 
 def _auth(backend: Backend) -> dict[str, Any]:
     auth = backend.spec.auth
+    document: dict[str, Any] = {"mode": "apiKeys", "api_keys_file": f"{SECRET_PATH}/auth/keys"}
     if auth is not None and auth.mode == "jwt" and auth.jwt is not None:
-        return {
-            "mode": "jwt",
-            "jwt": {"issuer": auth.jwt.issuer, "audience": auth.jwt.audience, "jwks_url": auth.jwt.jwks_url},
-        }
-    return {"mode": "apiKeys", "keys_file": f"{SECRET_PATH}/auth/keys"}
+        jwt = {"issuer": auth.jwt.issuer, "audience": auth.jwt.audience, "jwks_url": auth.jwt.jwks_url}
+        document = {"mode": "jwt", "jwt": jwt}
+    return {**document, "status_key_file": f"{SECRET_PATH}/status/key"}
 
 
 def config_map(backend: Backend) -> Manifest:
