@@ -76,7 +76,7 @@ async def search_vectors(
     answer = await connection.call(
         "search",
         generation.collection,
-        data=[vector],
+        data=[list(vector)],
         filter=condition,
         limit=wanted,
         output_fields=["version"],
