@@ -18,7 +18,7 @@ from memplane_operator.cluster import FIELD_MANAGER
 from memplane_operator.desired.context import Manifest
 
 Fields = Mapping[str, Any]
-"""A `fieldsV1` tree: `f:name` a field, `k:{…}` a list item by its keys, `v:…` a member of a set, `.` the item itself."""
+"""A `fieldsV1` tree: `f:name` a field, `k:{…}` a list item by its keys, `v:…` a set member, `.` the item itself."""
 
 _IDENTITY = frozenset({"apiVersion", "kind", "name", "namespace"})
 _KEY_DEFAULTS = {"protocol": "TCP"}
