@@ -18,7 +18,7 @@ from memplane.outbox.channel import outbox_channel
 from memplane.outbox.events import Target
 from memplane.outbox.locks import lock_memories
 from memplane.outbox.putback import Fate
-from memplane.schema.database import Database
+from memplane.schema.database import Connection, Database
 
 Status = Literal["pending", "processing", "processed", "dead"]
 
@@ -118,6 +118,11 @@ SELECT o.id, o.aggregate_id FROM {schema}.memory_outbox AS o
 WHERE o.id = ANY ($1::bigint[]) AND o.status = 'dead' AND ($2::text IS NULL OR o.tenant = $2)
 """
 
+_LOCK_DEAD = """
+SELECT o.id FROM {schema}.memory_outbox AS o
+WHERE o.id = ANY ($1::bigint[]) AND o.status = 'dead' ORDER BY o.id FOR UPDATE
+"""
+
 # Of several dead events of one (target, memory, family) the newest is replayed and supersedes the rest.
 _REPLAY = """
 WITH d AS MATERIALIZED (
@@ -144,20 +149,29 @@ RETURNING o.id, o.status, o.target
 
 _DISCARD = """
 UPDATE {schema}.memory_outbox AS o
-SET status = 'processed', processed_at = statement_timestamp(), last_error = $3
-WHERE o.id = ANY ($1::bigint[]) AND o.status = 'dead' AND ($2::text IS NULL OR o.tenant = $2)
+SET status = 'processed', processed_at = statement_timestamp(), last_error = $2
+WHERE o.id = ANY ($1::bigint[]) AND o.status = 'dead'
 RETURNING o.id
 """
+
+
+async def _lock_dead(connection: Connection, database: Database, ids: Sequence[int], tenant: str | None) -> list[int]:
+    """Lock the dead events among `ids`, their memories first; returns their ids."""
+    dead = await connection.fetch(database.sql(_DEAD), list(ids), tenant)
+    if not dead:
+        return []
+    await lock_memories(connection, database, (row["aggregate_id"] for row in dead))
+    locked = await connection.fetch(database.sql(_LOCK_DEAD), [row["id"] for row in dead])
+    return [row["id"] for row in locked]
 
 
 async def replay(database: Database, ids: Sequence[int], *, tenant: str | None = None) -> dict[int, Fate]:
     """Make dead events pending again, with their attempts forgotten. Leaves out ids that are not dead events."""
     async with database.transaction() as connection:
-        dead = await connection.fetch(database.sql(_DEAD), list(ids), tenant)
+        dead = await _lock_dead(connection, database, ids, tenant)
         if not dead:
             return {}
-        await lock_memories(connection, database, (row["aggregate_id"] for row in dead))
-        rows = await connection.fetch(database.sql(_REPLAY), [row["id"] for row in dead], DISCARDED)
+        rows = await connection.fetch(database.sql(_REPLAY), dead, DISCARDED)
         for target in sorted({row["target"] for row in rows if row["status"] == "pending"}):
             await connection.execute("SELECT pg_notify($1, $2)", outbox_channel(database), target)
     return {row["id"]: Fate.PENDING if row["status"] == "pending" else Fate.SUPERSEDED for row in rows}
@@ -168,8 +182,11 @@ async def discard(database: Database, ids: Sequence[int], *, tenant: str | None 
 
     The projection keeps its difference until a full reconciliation repairs it.
     """
-    async with database.acquire() as connection:
-        rows = await connection.fetch(database.sql(_DISCARD), list(ids), tenant, DISCARDED)
+    async with database.transaction() as connection:
+        dead = await _lock_dead(connection, database, ids, tenant)
+        if not dead:
+            return set()
+        rows = await connection.fetch(database.sql(_DISCARD), dead, DISCARDED)
     return {row["id"] for row in rows}
 
 

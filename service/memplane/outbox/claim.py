@@ -23,7 +23,10 @@ one first), putting back and replay (supersede the event itself when a newer one
   lock every pending event of each pair. If it cannot (someone else has it), or if the pair has a processing event, the
   candidate is dropped. Whoever claims later meets the lock or the processing row. Of one batch, one event per pair.
 
-Times are the database's. A batch shares one token. Source: seed `002` section 8.1; design sections 6.1 to 6.3.
+Locks are taken in one order: memory rows by id, then outbox rows by id (a claim waits for none, so it may take them as
+they come). Times are the database's. A batch shares one token.
+
+Source: seed `002` section 8.1; design sections 6.1 to 6.3.
 """
 
 from __future__ import annotations
@@ -140,21 +143,24 @@ def _json(payload: object) -> Mapping[str, Any]:
     return decoded
 
 
-# A row has a token exactly while it is processing.
-_OURS = "o.id = ANY ($1::bigint[]) AND o.claim_token = $2"
+# A row has a token exactly while it is processing. Rows are locked in the order of their ids, as everywhere: whoever
+# has waited for a row keeps its lock even when the row turned out to be lost, so another order could deadlock.
+_OURS = """
+ARRAY (SELECT o.id FROM {schema}.memory_outbox AS o
+       WHERE o.id = ANY ($1::bigint[]) AND o.claim_token = $2 ORDER BY o.id FOR UPDATE)
+"""
 
 _RENEW = f"""
 UPDATE {{schema}}.memory_outbox AS o
 SET locked_until = statement_timestamp() + $3::float8 * interval '1 second'
-WHERE {_OURS}
+WHERE o.id = ANY ({_OURS})
 RETURNING o.id
 """
 
 _COMPLETE = f"""
 UPDATE {{schema}}.memory_outbox AS o
-SET status = 'processed', processed_at = statement_timestamp(), shadow = $3, last_error = NULL,
-    claim_token = NULL
-WHERE {_OURS}
+SET status = 'processed', processed_at = statement_timestamp(), shadow = $3, last_error = NULL, claim_token = NULL
+WHERE o.id = ANY ({_OURS})
 RETURNING o.id, o.processed_at
 """
 

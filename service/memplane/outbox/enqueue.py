@@ -88,16 +88,21 @@ class Repair:
         return f"{self.target}:{self.memory_id}:{self.expected_version}:{self.operation}:{self.family}:{kind}"
 
 
-# A reserved id is drawn for each superseded event, so that its successor is known before it is inserted.
+# Locked in the order of their ids; a probe per pair whatever the statistics say (migration 0004). A reserved id is
+# drawn for each superseded event, so that its successor is known before it is inserted.
 _SUPERSEDE = """
 UPDATE {schema}.memory_outbox AS o
 SET status = 'processed', processed_at = clock_timestamp(), superseded_by = nextval('{schema}.memory_outbox_id_seq')
-FROM unnest($1::bigint[], $2::text[], $3::text[]) AS s (memory_id, target, family)
-CROSS JOIN LATERAL (
-    SELECT p.id FROM {schema}.memory_outbox AS p
-    WHERE p.target = s.target AND p.aggregate_id = s.memory_id AND p.family = s.family AND p.status = 'pending'
-    LIMIT 1) AS older
-WHERE o.id = older.id AND o.status = 'pending'
+WHERE o.id = ANY (ARRAY (
+    SELECT l.id FROM {schema}.memory_outbox AS l
+    WHERE l.status = 'pending' AND l.id = ANY (ARRAY (
+        SELECT older.id
+        FROM unnest($1::bigint[], $2::text[], $3::text[]) AS s (memory_id, target, family)
+        CROSS JOIN LATERAL (
+            SELECT p.id FROM {schema}.memory_outbox AS p
+            WHERE p.target = s.target AND p.aggregate_id = s.memory_id AND p.family = s.family AND p.status = 'pending'
+            LIMIT 1) AS older))
+    ORDER BY l.id FOR UPDATE))
 RETURNING o.aggregate_id, o.target, o.family, o.superseded_by
 """
 
