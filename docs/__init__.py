@@ -1,0 +1,1 @@
+"""Documentation for users, and the program that writes its generated pages (`make docs`)."""
