@@ -1,7 +1,8 @@
 """Errors of projections.
 
     MemplaneError
-    ├── TargetUnavailable      (memplane.errors) the target cannot be reached or did not answer in time
+    ├── TargetUnavailable      (memplane.errors) the target cannot be reached
+    │   └── TargetTimeout      it did not answer in time: what was asked of it may still happen
     ├── IdentityError          (memplane.errors) a collection or graph belongs to somebody else
     ├── ProjectionRefused      the target answered and refuses the call
     └── ProjectionMissing      the collection that the active generation names is gone
@@ -11,7 +12,11 @@ None carries the driver's text: it may hold addresses, credentials and contents.
 
 from __future__ import annotations
 
-from memplane.errors import MemplaneError
+from memplane.errors import MemplaneError, TargetUnavailable
+
+
+class TargetTimeout(TargetUnavailable):
+    """The target did not answer in time, so what was asked of it may have happened, or may happen yet."""
 
 
 class ProjectionRefused(MemplaneError):  # noqa: N818 - reads as what happened

@@ -23,7 +23,7 @@ from memplane.errors import TargetUnavailable
 from memplane.outbox.events import Needs, Outcome, Target, Task, TaskFailed, Verdict
 from memplane.projections.decide import Decision, Held, decide_delete, decide_upsert, delete_version
 from memplane.projections.embedding import StoredEmbeddings
-from memplane.projections.errors import ProjectionMissing
+from memplane.projections.errors import ProjectionMissing, TargetTimeout
 from memplane.projections.generation import Generation, ensure_generation
 from memplane.projections.milvus_client import MilvusConnection
 from memplane.projections.milvus_collection import ensure_collection
@@ -113,13 +113,16 @@ class MilvusProjection:
         return await self.milvus.healthy()
 
     async def project(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[Outcome]:
-        """See `ProjectionTarget.project`. `timeout` in seconds covers everything, embedding included."""
+        """See `ProjectionTarget.project`. `timeout` in seconds covers everything, embedding included.
+
+        Raises `TimeoutError` when it is over, or when Milvus did not answer one call in time: its effect is unknown.
+        """
         deadline = asyncio.get_running_loop().time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._project_existing(tasks, deadline)
-        except TimeoutError:
-            raise TargetUnavailable("milvus", f"no answer within {timeout:g} s") from None
+        except TargetTimeout:
+            raise TimeoutError from None
 
     async def _project_existing(self, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
         try:
@@ -157,13 +160,11 @@ class MilvusProjection:
     async def settled(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[bool]:
         """See `ProjectionTarget.settled`."""
         deadline = asyncio.get_running_loop().time() + timeout
+        generation = await self.generation()
         try:
-            async with asyncio.timeout_at(deadline):
-                generation = await self.generation()
-                held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline)
-        except TimeoutError:
-            raise TargetUnavailable("milvus", f"no answer within {timeout:g} s") from None
+            held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline)
         except ProjectionMissing:
+            self._generation = None
             raise TargetUnavailable("milvus", "its collection is missing") from None
         return [_plan(task, generation).holds(held.get(task.truth.memory_id)) for task in tasks]
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from memplane.errors import SettingsError, TargetUnavailable
 from memplane.projections.address import Address, read_address
-from memplane.projections.errors import ProjectionMissing, ProjectionRefused
+from memplane.projections.errors import ProjectionMissing, ProjectionRefused, TargetTimeout
 from memplane.settings import MilvusSettings
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class MilvusConnection:
             return await asyncio.wait_for(loop.run_in_executor(self._threads, _translated(work)), deadline + GRACE)
         except TimeoutError:
             self._suspect = True
-            raise TargetUnavailable("milvus", f"no answer within {deadline:g} s") from None
+            raise TargetTimeout("milvus", f"no answer within {deadline:g} s") from None
 
 
 CREDENTIALS = "the credentials are refused"
@@ -174,7 +174,7 @@ def _of_rpc(code: Any) -> TargetUnavailable | ProjectionRefused:
     if name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return TargetUnavailable("milvus", CREDENTIALS)
     if name == "DEADLINE_EXCEEDED":
-        return TargetUnavailable("milvus", "no answer in time")
+        return TargetTimeout("milvus", "no answer in time")
     if name in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"):
         return ProjectionRefused("milvus", name)
     return TargetUnavailable("milvus", "it does not answer")

@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from memplane.errors import IdentityError, TargetUnavailable
+from memplane.errors import IdentityError
 from memplane.outbox.events import Family, Needs, Outcome, Target, Task, Verdict
 from memplane.projections import neo4j_queries as cypher
 from memplane.projections.decide import Decision, Held, decide_delete, decide_upsert, delete_version
-from memplane.projections.errors import ProjectionRefused
+from memplane.projections.errors import ProjectionRefused, TargetTimeout
 from memplane.projections.generation import Generation, ensure_generation
 from memplane.projections.neo4j_client import GraphTransaction, Neo4jConnection
 from memplane.projections.neo4j_edges import EdgePlan, HeldEdge, plan_edges
@@ -78,12 +78,15 @@ class Neo4jProjection:
         return await self.neo4j.healthy()
 
     async def project(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[Outcome]:
-        """See `ProjectionTarget.project`. One transaction per kind: nodes, deleted nodes, edges."""
+        """See `ProjectionTarget.project`. One transaction per kind: nodes, deleted nodes, edges.
+
+        Raises `TimeoutError` when `timeout` is over: what the call did is unknown then.
+        """
         try:
             async with asyncio.timeout(timeout):
                 return await self._project(await self.generation(), tasks, timeout)
-        except TimeoutError:
-            raise TargetUnavailable("neo4j", f"no answer within {timeout:g} s") from None
+        except TargetTimeout:
+            raise TimeoutError from None
 
     async def _project(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> Sequence[Outcome]:
         ordered = sorted(tasks, key=lambda task: task.truth.memory_id)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from memplane.errors import SettingsError, TargetUnavailable
 from memplane.projections.address import Address, read_address
-from memplane.projections.errors import ProjectionRefused
+from memplane.projections.errors import ProjectionRefused, TargetTimeout
 from memplane.settings import Neo4jSettings
 
 PROBE_SECONDS = 2.0
@@ -151,7 +151,7 @@ class Neo4jConnection:
             async with asyncio.timeout(deadline):
                 return await _in_transaction(self._driver, self.settings.database, work, deadline, read)
         except TimeoutError:
-            raise TargetUnavailable("neo4j", f"no answer within {deadline:g} s") from None
+            raise TargetTimeout("neo4j", f"no answer within {deadline:g} s") from None
 
 
 async def _ping(transaction: GraphTransaction) -> None:
