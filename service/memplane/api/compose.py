@@ -37,7 +37,6 @@ from memplane.contracts import Defaults, StoreBackend
 from memplane.errors import MemplaneError, SettingsError
 from memplane.outbox.events import ProjectionTarget, Target
 from memplane.outbox.metrics import DatabaseMetrics, Metrics
-from memplane.outbox.worker import OutboxWorker
 from memplane.plugins.registry import create_search, create_store
 from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check as check_schema
@@ -161,11 +160,10 @@ class ServiceProcess:
             self.supervisor.start(f"{target.value}_worker", self._worker(partial(self.connections.projection, target)))
 
     def _worker(self, projection: Callable[[], ProjectionTarget]) -> Run:
-        """Runs an outbox worker; each run has a projection of its own, because the worker closes it."""
+        """Runs an outbox worker; each run has a projection of its own, because it is closed at the end."""
 
         async def run(signal: Signal) -> None:
-            worker = OutboxWorker(self.connections.database, projection(), self.settings.outbox, metrics=self._metrics)
-            await worker.run(signal)
+            await self.connections.work(projection(), signal, self._metrics)
 
         return run
 

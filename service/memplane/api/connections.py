@@ -13,6 +13,8 @@ from memplane.api.logs import describe
 from memplane.contracts import EmbeddingProvider
 from memplane.errors import SettingsError
 from memplane.outbox.events import ProjectionTarget, Target
+from memplane.outbox.metrics import Metrics
+from memplane.outbox.worker import OutboxWorker
 from memplane.plugins.registry import Resources, create_embedding
 from memplane.projections.embedding import StoredEmbeddings
 from memplane.projections.milvus import MilvusProjection
@@ -22,6 +24,7 @@ from memplane.projections.neo4j_client import Neo4jConnection
 from memplane.retrieval import embed_contents
 from memplane.schema.database import Database
 from memplane.settings import Settings
+from memplane.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class Connections:
         )
 
     def projection(self, target: Target) -> ProjectionTarget:
-        """The projection that a worker of this target writes, on a connection of its own, which the worker closes.
+        """The projection that a worker of this target writes, on a connection of its own, which `work` closes.
 
         Raises `SettingsError` when it is not configured.
         """
@@ -76,6 +79,13 @@ class Connections:
         if target is Target.LTM_CACHE:
             raise SettingsError("events of ltm_cache are consumed by the service itself")
         raise SettingsError(f"{target.value}.uri is required for a worker of {target.value}")
+
+    async def work(self, target: ProjectionTarget, signal: Signal, metrics: Metrics) -> None:
+        """Run an outbox worker until the signal aborts; the target is closed however that ends."""
+        try:
+            await OutboxWorker(self.database, target, self.settings.outbox, metrics=metrics).run(signal)
+        finally:
+            await target.close()
 
     def probed(self) -> Mapping[str, MilvusConnection | Neo4jConnection]:
         """The configured projections by name, for health checks."""

@@ -15,7 +15,6 @@ from memplane.api.supervise import Supervisor
 from memplane.errors import MemplaneError
 from memplane.outbox.events import Target
 from memplane.outbox.metrics import Metrics
-from memplane.outbox.worker import OutboxWorker
 from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check as check_schema
 from memplane.settings import Settings
@@ -45,8 +44,7 @@ class WorkerProcess:
         await database.open()
         await check_schema(database)
         await read_identity(database)
-        projection = self._connections.projection(self.target)
-        await OutboxWorker(database, projection, self.settings.outbox, metrics=self._metrics).run(signal)
+        await self._connections.work(self._connections.projection(self.target), signal, self._metrics)
 
     @property
     def refusal(self) -> MemplaneError | None:
