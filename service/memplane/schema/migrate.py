@@ -29,7 +29,7 @@ _FLOOR: Final = re.compile(r"^-- min-compatible-code: (\d+)$", re.MULTILINE)
 _TIMEOUT: Final = 3600.0
 """Seconds one migration statement may take: building an index on a large table outlasts the statement timeout."""
 
-_BOOKKEEPING: Final = """
+BOOKKEEPING: Final = """
 CREATE TABLE IF NOT EXISTS {schema}.schema_migration (
     number     INT PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -86,7 +86,7 @@ async def migrate(database: Database, known: tuple[Migration, ...] | None = None
     async with database.transaction() as connection:
         await _lock(connection, database)
         await _create_schema(connection, database)
-        await connection.execute(database.sql(_BOOKKEEPING))
+        await connection.execute(database.sql(BOOKKEEPING))
         applied = await _applied(connection, database)
         _compare(files, applied)
         if applied:
