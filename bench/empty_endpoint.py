@@ -39,7 +39,14 @@ async def main() -> None:
     assert keys is not None
     await keys.start()
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=int(sys.argv[1]), loop="asyncio", http="h11", access_log=False, log_level="warning"
+        app,
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        loop="asyncio",
+        http="h11",
+        access_log=False,
+        log_level="warning",
+        timeout_keep_alive=65,
     )
     await uvicorn.Server(config).serve()
 

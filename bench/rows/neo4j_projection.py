@@ -79,7 +79,7 @@ async def remove(driver: AsyncDriver, label: str, backend: str) -> None:
     """Remove one backend's nodes in transactions of bounded size."""
     async with driver.session() as session:
         result = await session.run(
-            f"MATCH (m:{label} {{backend: $backend}}) CALL {{ WITH m DETACH DELETE m }} IN TRANSACTIONS OF 5000 ROWS",
+            f"MATCH (m:{label} {{backend: $backend}}) CALL (m) {{ DETACH DELETE m }} IN TRANSACTIONS OF 5000 ROWS",
             backend=backend,
         )
         await result.consume()
