@@ -21,6 +21,16 @@ from memplane.runtime.loop import GraphStep, PlanLoop, StateLoop, graph_step, lo
 from memplane.runtime.registry import WorkerHandle
 from memplane.runtime.runtime import Runtime, Transport, create_runtime
 from memplane.runtime.sandbox import Sandbox
+from memplane.runtime.transports import (
+    HttpServer,
+    HttpTransport,
+    InvokeApp,
+    IpcServer,
+    IpcTransport,
+    create_http_app,
+    serve_http,
+    serve_ipc,
+)
 from memplane.runtime.worker import Handler, NodeDefinition, WorkerDefinition, define_worker
 
 __all__ = [
@@ -35,7 +45,12 @@ __all__ = [
     "GraphNode",
     "GraphStep",
     "Handler",
+    "HttpServer",
+    "HttpTransport",
     "InMemoryArtifactStore",
+    "InvokeApp",
+    "IpcServer",
+    "IpcTransport",
     "LocalEventFabric",
     "LoopLimitReached",
     "NoWorkerAvailable",
@@ -55,6 +70,7 @@ __all__ = [
     "WorkerDefinition",
     "WorkerHandle",
     "checkpoint_state",
+    "create_http_app",
     "create_runtime",
     "define_worker",
     "graph",
@@ -63,4 +79,6 @@ __all__ = [
     "load_runtime_config_file",
     "loop",
     "restore_state",
+    "serve_http",
+    "serve_ipc",
 ]
