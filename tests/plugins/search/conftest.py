@@ -6,6 +6,7 @@ Making a collection takes seconds, so tests share it; nothing of one scope is ev
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
@@ -47,21 +48,27 @@ def module_postgres(stack: Stack, postgres_template: str) -> Iterator[PostgresSe
 async def module_world(
     module_postgres: PostgresSettings, milvus_settings: MilvusSettings, neo4j_settings: Neo4jSettings
 ) -> AsyncIterator[World]:
-    database = Database(module_postgres, application_name="memplane-tests")
-    await database.open()
-    provider = embedding()
-    store = PostgresBackend(database, targets={Target.MILVUS, Target.NEO4J})
-    milvus = MilvusProjection(database, MilvusConnection(milvus_settings), StoredEmbeddings(database, provider, embed))
-    neo4j = Neo4jProjection(database, Neo4jConnection(neo4j_settings))
-    await store.start()
-    generation = await milvus.generation()
-    await neo4j.start()
-    yield World(database, store, provider, milvus, neo4j)
-    await drop_collection(milvus.milvus, generation)
-    await milvus.close()
-    await neo4j.neo4j.run("MATCH (m:Memory {backend: $backend}) DETACH DELETE m", {"backend": generation.backend})
-    await neo4j.close()
-    await database.close()
+    async with AsyncExitStack() as ending:
+        database = Database(module_postgres, application_name="memplane-tests")
+        await database.open()
+        ending.push_async_callback(database.close)
+        provider = embedding()
+        store = PostgresBackend(database, targets={Target.MILVUS, Target.NEO4J})
+        stored = StoredEmbeddings(database, provider, embed)
+        milvus = MilvusProjection(database, MilvusConnection(milvus_settings), stored)
+        ending.push_async_callback(milvus.close)
+        neo4j = Neo4jProjection(database, Neo4jConnection(neo4j_settings))
+        ending.push_async_callback(neo4j.close)
+        await store.start()
+        generation = await milvus.generation()
+        ending.push_async_callback(drop_collection, milvus.milvus, generation)
+        await neo4j.start()
+        ending.push_async_callback(_forget, neo4j, generation.backend)
+        yield World(database, store, provider, milvus, neo4j)
+
+
+async def _forget(neo4j: Neo4jProjection, backend: str) -> None:
+    await neo4j.neo4j.run("MATCH (m:Memory {backend: $backend}) DETACH DELETE m", {"backend": backend})
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from memplane.errors import PluginError, RetrievalError, TargetUnavailable
+from memplane.errors import MemplaneError, PluginError, RetrievalError, TargetUnavailable
 from memplane.projections.embedding import VectorInvalid
 from memplane.projections.errors import ProjectionMissing, ProjectionRefused
 from memplane.schema.database import CONNECT_ERRORS
@@ -65,20 +65,28 @@ class Guard:
             # The embedding provider's nonsense: the store itself is well.
             raise self._failed("embedding", error) from None
         except TargetUnavailable as error:
-            raise self._away_for(error.target, error) from None
+            # Embeddings look after themselves: without them vectors can still be searched for.
+            if error.target != "embedding":
+                self._leave_alone(error.target)
+            raise self._failed(error.target, error) from None
         except (TimeoutError, *CONNECT_ERRORS, asyncpg.QueryCanceledError) as error:
-            raise self._away_for(STORES[self.branch], error) from None
+            self._leave_alone(STORES[self.branch])
+            raise self._failed(STORES[self.branch], error) from None
         except (ProjectionMissing, ProjectionRefused) as error:
             raise self._failed(STORES[self.branch], error) from None
 
-    def _away_for(self, target: str, error: BaseException) -> BranchFailed:
+    def _leave_alone(self, target: str) -> None:
         self._away_until = self._clock() + self._cooldown
         self._away = target
-        return self._failed(target, error)
 
     def _failed(self, target: str, error: BaseException) -> BranchFailed:
         _log.warning(
             "a search branch has no answer",
-            extra={"branch": self.branch, "target": target, "error": type(error).__name__},
+            extra={"branch": self.branch, "target": target, "error": type(error).__name__, "reason": _reason(error)},
         )
         return BranchFailed(self.branch, target)
+
+
+def _reason(error: BaseException) -> str:
+    """What may be logged: our own errors carry no driver text, others may."""
+    return str(error) if isinstance(error, MemplaneError) else ""

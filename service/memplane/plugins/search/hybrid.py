@@ -77,6 +77,7 @@ class HybridBackend:
             stored,
             unfinished=self.settings.unfinished,
             timeout=self.settings.branch_timeout,
+            cooldown=self.settings.cooldown,
         )
 
     async def start(self) -> None:

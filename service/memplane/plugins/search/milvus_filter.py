@@ -31,8 +31,8 @@ MAX_CONDITIONS: Final = 100
 MAX_CHARACTERS: Final = 100_000
 MAX_LIST: Final = 10_000
 
-ALL: Final = "memory_id >= 0"
-NONE: Final = "memory_id < 0"
+ALL: Final = "(memory_id >= 0)"
+NONE: Final = "(memory_id < 0)"
 
 _SIGNS: Final = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _EXACT_INTEGER: Final = 2**53
@@ -171,7 +171,7 @@ def _contains(field: Field, value: JSON, lite: bool) -> _Part | None:
 
 
 def _json_contains(path: str, value: str | None, *, exact: bool) -> _Part | None:
-    return None if value is None else _Part(f"json_contains({path}, {value})", exact)
+    return None if value is None else _Part(f"(json_contains({path}, {value}))", exact)
 
 
 def _in(name: str, values: list[str]) -> _Part | None:

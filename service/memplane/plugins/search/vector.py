@@ -34,6 +34,10 @@ GENERATION_SECONDS = 5.0
 """How long the active generation is believed; a retired collection stays much longer than that."""
 
 
+EMBEDDING_SHARE = 0.8
+"""Part of the branch's time that embedding the question may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class VectorQuery:
     """`vector` has length 1. `condition`: a Milvus expression for the filter, None without one."""
@@ -58,6 +62,7 @@ class VectorSearch:
         *,
         unfinished: int,
         timeout: float,
+        cooldown: float,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -67,6 +72,8 @@ class VectorSearch:
         self._unfinished = Unfinished(database, embeddings)
         self._limit = unfinished
         self._timeout = timeout
+        self._cooldown = cooldown
+        self._embedding_away_until = float("-inf")
         self._clock = clock
         self._now = now
         self._generation: Generation | None = None
@@ -167,14 +174,19 @@ class VectorSearch:
             raise PluginError("INVALID_INPUT", "query.vector is required: no embedding model is configured")
         if (provider.model, provider.revision, provider.dimensions) != space:
             raise TargetUnavailable("embedding", "the active generation holds vectors of another model")
+        if self._clock() < self._embedding_away_until:
+            raise TargetUnavailable("embedding", "the provider failed a moment ago")
         try:
-            [vector] = await embed_contents(provider, [text_to_embed(text)], purpose="query", signal=signal)
+            # Less than the branch has: a provider that hangs must not look like an index that does.
+            async with asyncio.timeout(self._timeout * EMBEDDING_SHARE):
+                [vector] = await embed_contents(provider, [text_to_embed(text)], purpose="query", signal=signal)
         except MemplaneError:
             raise
         except Exception:  # noqa: BLE001 - a provider is foreign code, and its text must not travel
             if signal is not None:
                 signal.raise_if_aborted()
-            raise TargetUnavailable("embedding", "the provider failed") from None
+            self._embedding_away_until = self._clock() + self._cooldown
+            raise TargetUnavailable("embedding", "the provider does not answer") from None
         return direction(vector)
 
     async def _condition(self, scope: Scope, filter: Filter | None) -> str | None:  # noqa: A002
