@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from memplane.contracts import JSON
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=True).encode
+# What a hand put into a target may be of a type that JSON lacks: it gets some digest, which fits nothing.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=repr).encode
 
 
 def projection_hash(space: str, fields: Sequence[JSON]) -> str:

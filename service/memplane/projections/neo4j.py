@@ -21,7 +21,7 @@ from memplane.projections.decide import Decision, Held, decide_delete, decide_up
 from memplane.projections.errors import ProjectionRefused, TargetTimeout
 from memplane.projections.generation import Generation, ensure_generation
 from memplane.projections.neo4j_client import GraphTransaction, Neo4jConnection
-from memplane.projections.neo4j_edges import EdgePlan, HeldEdge, plan_edges
+from memplane.projections.neo4j_edges import EdgePlan, HeldEdge, held_edge, plan_edges, whole
 from memplane.projections.neo4j_node import properties
 from memplane.schema.database import Database
 
@@ -290,19 +290,19 @@ def _edge_plan(task: Task, row: Mapping[str, Any], backend: str) -> EdgePlan:
         backend=backend,
         # A purged source has no version of its own left, so the event's stands in.
         version=max(task.truth.edges_version, announced),
-        held_version=row["edges_version"],
+        held_version=whole(row["edges_version"]),
         repair=task.event.repair,
     )
 
 
 def _held_edges(row: Mapping[str, Any]) -> list[HeldEdge]:
-    return [HeldEdge(**edge) for edge in row["edges"]]
+    return [held_edge(edge) for edge in row["edges"]]
 
 
 def _held(held: Mapping[int, Mapping[str, Any]], task: Task) -> Held | None:
     """What the graph holds of the task's memory; nothing when there is no node or a bare one."""
     row = held.get(task.truth.memory_id)
-    return None if row is None or row["version"] is None else Held(row["version"], row["hash"] or "")
+    return None if row is None or row["version"] is None else Held(whole(row["version"]), row["hash"] or "")
 
 
 def _node_settled(task: Task, held: Held | None, generation: Generation) -> bool:

@@ -6,8 +6,9 @@ restored database) is left alone, unless the event is a repair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from memplane.outbox.events import Edge, Verdict
 
@@ -22,6 +23,23 @@ class HeldEdge:
     version: int | None
     relation_hash: str | None
     backend: str | None = None
+
+
+def whole(value: object) -> int | None:
+    """A version as the graph holds it; None for what a hand made of it."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def held_edge(edge: Mapping[str, Any]) -> HeldEdge:
+    """An edge as a query returns it."""
+    return HeldEdge(
+        edge["reference"],
+        edge["target_id"],
+        edge["type"],
+        whole(edge["version"]),
+        edge["relation_hash"],
+        edge["backend"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
