@@ -53,7 +53,7 @@ def reconcile_cron_job(backend: Backend, facts: Facts, target: str) -> Manifest:
     """The scheduled full comparison of one target."""
     reconciler = backend.spec.reconciler
     component = f"reconcile-{target}"
-    args = ["reconcile", target, "--full", f"--{reconciler.mode.lower()}", "--json"]
+    args = ["--json", "reconcile", target, "--full", f"--{reconciler.mode.lower()}"]
     return {
         "apiVersion": "batch/v1",
         "kind": "CronJob",

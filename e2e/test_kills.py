@@ -1,0 +1,30 @@
+"""Killed processes and databases: everything acknowledged stays, everything converges, nobody restarts anything."""
+
+from __future__ import annotations
+
+from e2e.conftest import SYSTEM, Space
+from e2e.waiting import eventually
+
+
+def test_killed_workers_and_a_killed_postgres_lose_nothing(space: Space) -> None:
+    space.kube.apply_backend(space.name, "memory", space.spec())
+    space.ready()
+    memory = space.memory()
+    ids = memory.write(*(f"fact number {number} before the kill" for number in range(200)))
+    for target in ("milvus", "neo4j"):
+        for pod in space.kube.pods(space.name, f"memplane.dev/component=worker-{target}"):
+            space.kube.kill_pod(space.name, pod["metadata"]["name"])
+    (postgres,) = space.kube.pods(SYSTEM, "memplane.dev/trial=postgres")
+    space.kube.kill_pod(SYSTEM, postgres["metadata"]["name"])
+
+    def writes_again() -> bool:
+        memory.write("a fact after the kill")
+        return True
+
+    eventually("writes are accepted again", writes_again, timeout=180, every=2)
+    got = memory.node("MEMORY.GET", {"ids": ids})
+    assert len(got) == len(ids), "an acknowledged write is gone"
+    space.converged(timeout=240)
+    for target in ("milvus", "neo4j"):
+        report = space.audit(target)
+        assert sum(report["mismatches"].values()) == 0, report
