@@ -13,11 +13,12 @@ Subclass `StoreConformance` in a test module and give it a started backend; that
             yield backend
             await backend.close()
 
-(With pytest-asyncio in strict mode the fixture is a `pytest_asyncio.fixture`.) Every test works in a scope of its own,
-so all may share one backend. What `backend.capabilities` promises is checked; what it does not promise must be refused,
-never ignored. `PlatformConformance` adds what this project's own stores promise beyond the contract: reserved metadata
-fields, expiry, relations and limits. For a store with a separate search plugin override the fixture `search`, the
-fixture `strategies` with what that plugin can do, and `settle` when searches see writes only after a while.
+(With pytest-asyncio in strict mode the fixture is a `pytest_asyncio.fixture`, and the class needs
+`pytestmark = pytest.mark.asyncio`.) Every test works in a scope of its own, so all may share one backend. What
+`backend.capabilities` promises is checked; what it does not promise must be refused, never ignored.
+`PlatformConformance` adds what this project's own stores promise beyond the contract: reserved metadata fields, expiry,
+relations and limits. `SearchConformance` is for a search plugin: override the fixture `search`, the fixture `strategies`
+with what it can do, and `settle` when searches see writes only after a while; `backend` is the store beside it.
 """
 
 import pytest
@@ -37,6 +38,6 @@ pytest.register_assert_rewrite(
 )
 
 from memplane.conformance.platform import PlatformConformance  # noqa: E402
-from memplane.conformance.suite import StoreConformance  # noqa: E402
+from memplane.conformance.suite import SearchConformance, StoreConformance  # noqa: E402
 
-__all__ = ["PlatformConformance", "StoreConformance"]
+__all__ = ["PlatformConformance", "SearchConformance", "StoreConformance"]

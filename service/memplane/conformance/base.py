@@ -41,8 +41,6 @@ class Bench:
 class ConformanceBase:
     """Fixtures. A subclass overrides `backend`, and `search` and `settle` where they differ."""
 
-    pytestmark = pytest.mark.asyncio
-
     @pytest.fixture
     def backend(self) -> StoreBackend:
         """A started backend. Every suite gives its own."""

@@ -1,4 +1,4 @@
-"""The whole contract of a store in one class."""
+"""The whole contract of a store in one class, and the part that a search plugin beside a store answers for."""
 
 from memplane.conformance.changes import ChangesConformance
 from memplane.conformance.concurrency import ConcurrencyConformance
@@ -21,3 +21,7 @@ class StoreConformance(
     SearchesConformance,
 ):
     """Subclass it and override the fixture `backend`; see the package's documentation."""
+
+
+class SearchConformance(FlowConformance, ScopesConformance, SearchesConformance):
+    """For a search plugin: override `backend` with the store beside it, `search`, `strategies`, perhaps `settle`."""
