@@ -16,9 +16,10 @@ Subclass `StoreConformance` in a test module and give it a started backend; that
 (With pytest-asyncio in strict mode the fixture is a `pytest_asyncio.fixture`, and the class needs
 `pytestmark = pytest.mark.asyncio`.) Every test works in a scope of its own, so all may share one backend. What
 `backend.capabilities` promises is checked; what it does not promise must be refused, never ignored.
-`PlatformConformance` adds what this project's own stores promise beyond the contract: reserved metadata fields, expiry,
-relations and limits. `SearchConformance` is for a search plugin: override the fixture `search`, the fixture `strategies`
-with what it can do, and `settle` when searches see writes only after a while; `backend` is the store beside it.
+`PlatformConformance` adds what this project's own stores promise beyond the contract: reserved metadata fields,
+expiry, relations and limits. `SearchConformance` is for a search plugin: override the fixture `search`, the fixture
+`strategies` with what it can do, and `settle` when searches see writes only after a while; `backend` is then the store
+beside it.
 """
 
 import pytest
