@@ -1,8 +1,8 @@
 """What an operator sees and does: list, inspect, replay, discard, and the backlog in figures (design 4 and 6.3).
 
-Replay makes a dead event pending, so it holds the memory's lock and obeys the invariants of `outbox/claim.py`: where a
-newer event of the same (target, memory, family) is unfinished or done, the replayed one is superseded by it, because
-that one has projected, or will project, a truth at least as young.
+Replay makes a dead event pending, so it holds the memory's lock and obeys the invariants of `outbox/claim.py`. Where a
+newer event of the same (target, memory, family) is unfinished or done, or any is pending, the replayed one is ended
+by it, because that one has projected, or will project, a truth at least as young.
 """
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ WITH d AS MATERIALIZED (
 r AS MATERIALIZED (
     SELECT d.id, COALESCE((
         SELECT n.id FROM {schema}.memory_outbox AS n
-        WHERE n.aggregate_id = d.aggregate_id AND n.target = d.target AND n.family = d.family AND n.id > d.id
-          AND n.status <> 'dead' AND NOT n.shadow AND n.last_error IS DISTINCT FROM $2
+        WHERE n.aggregate_id = d.aggregate_id AND n.target = d.target AND n.family = d.family
+          AND (n.status = 'pending'
+               OR n.id > d.id AND n.status <> 'dead' AND NOT n.shadow AND n.last_error IS DISTINCT FROM $2)
         ORDER BY n.id DESC LIMIT 1), NULLIF(d.newest, d.id)) AS newer
     FROM d
 )

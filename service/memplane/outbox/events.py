@@ -13,6 +13,9 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
+TEXT_CHARACTERS = 8000
+"""What is read and embedded of a text: its beginning. A batch of long contents must not fill a worker's memory."""
+
 
 class Target(StrEnum):
     MILVUS = "milvus"
@@ -75,7 +78,7 @@ class Truth:
     """The present state of one memory in PostgreSQL, as far as a target needs it.
 
     `live` is False for tombstoned, expired and absent rows; then only memory_id and version (0 when absent) count.
-    `edges` is None unless the event's family is edges.
+    `edges` is None unless the event's family is edges. `text` is the content's first `TEXT_CHARACTERS` characters.
     """
 
     memory_id: int

@@ -10,14 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memplane.outbox.events import Edge, Event, Family, Needs, Truth
+from memplane.outbox.events import TEXT_CHARACTERS, Edge, Event, Family, Needs, Truth
 from memplane.schema.database import Database
 
 _LIVE = "m.deleted_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > statement_timestamp())"
 _BASE = f"m.id, ({_LIVE}), m.version, m.tenant, m.user_id, m.content_hash, m.edges_version"
 _FIELDS = ", m.importance, m.category, m.tags, m.slot_hint, m.expires_at"
 _METADATA = ", m.metadata"
-_TEXT = ", m.content, m.text_hash"
+_TEXT = f", left(m.content, {TEXT_CHARACTERS}) AS content, m.text_hash"
 _FROM = " FROM {schema}.long_term_memory AS m"
 _WHERE = " WHERE m.id = ANY ($1::bigint[])"
 _EDGES = ", e.targets, e.types, e.versions, e.hashes"
