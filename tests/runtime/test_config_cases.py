@@ -1,5 +1,7 @@
 """Configuration: C-01 … C-09, under our names."""
 
+
+
 from __future__ import annotations
 
 import json

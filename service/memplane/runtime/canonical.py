@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 
@@ -32,6 +33,15 @@ def digest(value: Any) -> str:
 def snapshot(value: Any) -> Any:
     """A deep, independent copy of a JSON value made of `dict` and `list`. Raises `NotJson`."""
     return _copy(value, "$", set())
+
+
+def freeze(value: Any) -> Any:
+    """The JSON value with read-only mappings and tuples all the way down."""
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(freeze(item) for item in value)
+    return value
 
 
 def _copy(value: Any, path: str, seen: set[int]) -> Any:

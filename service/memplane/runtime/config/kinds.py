@@ -7,13 +7,13 @@ allowed, never a text that was given.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from memplane.errors import SettingsError
-from memplane.runtime.canonical import NotJson, snapshot
+from memplane.runtime.canonical import NotJson, freeze, snapshot
 
 LARGEST = 2**53 - 1
 
@@ -180,15 +180,6 @@ class Named:
             "additionalProperties": False,
             "patternProperties": {f"^{self.pattern}$": self.each.schema()},
         }
-
-
-def freeze(value: Any) -> Any:
-    """The JSON value with read-only mappings and tuples all the way down."""
-    if isinstance(value, Mapping):
-        return MappingProxyType({key: freeze(item) for key, item in value.items()})
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(freeze(item) for item in value)
-    return value
 
 
 def kind_of(value: Any) -> str:

@@ -1,0 +1,1 @@
+"""CONTEXT: the working context of an agent, explicit or kept per scope."""

@@ -1,0 +1,1 @@
+"""INFER: one sample of a language model per call."""

@@ -1,0 +1,1 @@
+"""INTERACTION: tools that act outside, and what they bring back."""
