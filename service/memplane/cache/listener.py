@@ -68,12 +68,12 @@ class CacheListener:
         remove = signal.on_abort(self._wake.set)
         try:
             while not signal.aborted:
+                # Before the work, so that what wakes during it is not lost.
+                self._wake.clear()
                 await self._listen()
                 await self._poll()
                 seconds = self._poll_seconds if self.listening else self._poll_seconds / 5
-                self._wake.clear()
-                if not signal.aborted:
-                    await self._sleep(seconds * self._jitter())
+                await self._sleep(seconds * self._jitter())
         finally:
             remove()
             await self._stop()

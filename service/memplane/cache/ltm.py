@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar, cast
 
@@ -111,9 +111,11 @@ class LtmCache:
         return entry is not None and entry.item is not None
 
     def clear(self) -> None:
-        """Forget all bodies: too much has changed to say what. Floors stay, they are never wrong."""
-        for memory_id in [one for one, entry in self._entries.items() if entry.item is not None]:
-            self._drop(memory_id)
+        """Forget all bodies: too much has changed to say what. What is known to be stale stays known."""
+        for memory_id, entry in self._entries.items():
+            if entry.item is not None:
+                self._entries[memory_id] = replace(entry, item=None, size=ENTRY_BYTES)
+                self._bytes -= entry.size - ENTRY_BYTES
 
     def on_commit(self, changes: Sequence[Committed]) -> None:
         """Apply what this process has committed: its next read sees it (read-your-writes)."""
