@@ -28,7 +28,6 @@ from tests.http.conftest import BOTH, STATUS_KEY, Keys, eventually, node, servic
 from tests.http.relay import Relay
 from tests.http.serving import client
 
-
 # Another user: Neo4j locks a user for seconds after wrong passwords, and the tests share theirs.
 WRONG = {"user": "nobody", "password": SecretStr("wrong-secret-2"), "timeout": 2}
 
@@ -234,9 +233,7 @@ async def test_neo4j_away_holds_up_nobody_else(settings: Settings, keys: Keys) -
 async def test_wrong_projection_credentials_show_no_secret(
     settings: Settings, keys: Keys, log_stream: io.StringIO
 ) -> None:
-    wrong = settings.model_copy(
-        update={"neo4j": settings.neo4j.model_copy(update=WRONG)}
-    )
+    wrong = settings.model_copy(update={"neo4j": settings.neo4j.model_copy(update=WRONG)})
     async with service(wrong, workers=BOTH, sweep=settings) as (url, _), client(url, keys["ann"]) as http:
         await node(http, "WRITE", {"memories": [{"content": "one"}]})
         await asyncio.sleep(1)

@@ -77,28 +77,24 @@ def _rest(parts: Parts, service: ServiceSettings, auth: AuthSettings) -> FastAPI
     app.add_exception_handler(HttpError, _on_http_error)
     app.add_exception_handler(HTTPException, _on_starlette_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_unexpected)
     return app
 
 
 async def _with_request_id(rest: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     request = request_context(header_map(scope))
     token = current_request.set(request)
-    started = False
 
     async def send_with_id(message: Message) -> None:
-        nonlocal started
         if message["type"] == "http.response.start":
-            started = True
             message["headers"] = [*message["headers"], (b"x-request-id", request.request_id.encode("ascii"))]
         await send(message)
 
     try:
         await rest(scope, receive, send_with_id)
     except Exception as error:
-        # The last line of defence, as in nodes.py; FastAPI has answered 500 already when the answer had begun.
+        # FastAPI has answered 500 by `_on_unexpected` and raises once more, for whoever logs.
         log.exception("a request failed unexpectedly: %s", describe(error))
-        if not started:
-            await _answer(500, "INTERNAL", "The service failed", {}, request)(scope, receive, send_with_id)
     finally:
         current_request.reset(token)
 
@@ -126,3 +122,7 @@ async def _on_invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     message = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
     return _answer(400, "INVALID_REQUEST", message[:2000], {}, current_request.get())
+
+
+async def _on_unexpected(_: Request, _error: Exception) -> Response:
+    return _answer(500, "INTERNAL", "The service failed", {}, current_request.get())

@@ -5,6 +5,7 @@ Building them does no I/O; each connects on first use, and `close` closes all of
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from memplane.errors import SettingsError
 from memplane.outbox.events import ProjectionTarget, Target
 from memplane.outbox.metrics import Metrics
 from memplane.outbox.worker import OutboxWorker
+from memplane.plugins.postgres.plugin import configured_targets
 from memplane.plugins.registry import Resources, create_embedding
 from memplane.projections.embedding import StoredEmbeddings
 from memplane.projections.milvus import MilvusProjection
@@ -31,12 +33,7 @@ log = logging.getLogger(__name__)
 
 def enabled_targets(settings: Settings) -> frozenset[Target]:
     """The targets that get events. All processes of a backend must agree, so it follows from the settings alone."""
-    chosen = {
-        Target.MILVUS: settings.milvus.enabled,
-        Target.NEO4J: settings.neo4j.enabled,
-        Target.LTM_CACHE: settings.cache.max_bytes > 0,
-    }
-    return frozenset(target for target, enabled in chosen.items() if enabled)
+    return configured_targets(settings)
 
 
 @dataclass(slots=True)
@@ -107,6 +104,7 @@ def connect(settings: Settings, *, application_name: str) -> Connections:
     """Build them. Raises `SettingsError` for what can be known to be wrong without asking a server."""
     if settings.postgres.dsn is None and settings.postgres.dsn_file is None:
         raise SettingsError("postgres.dsn or postgres.dsn_file is required")
+    _import_drivers(settings)
     resources = Resources(settings=settings)
     return Connections(
         settings=settings,
@@ -116,3 +114,13 @@ def connect(settings: Settings, *, application_name: str) -> Connections:
         milvus=MilvusConnection(settings.milvus) if settings.milvus.enabled else None,
         neo4j=Neo4jConnection(settings.neo4j) if settings.neo4j.enabled else None,
     )
+
+
+def _import_drivers(settings: Settings) -> None:
+    """Import what will be needed now: the drivers take seconds, and nobody is waiting for an answer yet."""
+    for name, enabled in (("pymilvus", settings.milvus.enabled), ("neo4j", settings.neo4j.enabled)):
+        if enabled:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError:
+                raise SettingsError(f"{name} is configured but not installed") from None

@@ -14,8 +14,8 @@ from memplane.schema.database import Database
 from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check as check_schema
 
-DEADLINE = 2.5
-"""Seconds one check may take; kubelet probes give up after a few."""
+DEADLINE = 2.0
+"""Seconds one check may take; a kubelet probe gives up soon after."""
 KEEP = 1.0
 """Seconds an outcome is kept, so that probes and status calls do not add up to load."""
 
@@ -53,27 +53,30 @@ class ServiceHealth:
             return self._kept
 
     async def _ask(self) -> dict[str, Check]:
-        names = ["postgresql", *self._projections]
-        asked: list[Awaitable[Check]] = [_bounded(self._ask_database())]
-        asked += [_bounded(_ask_projection(probed)) for probed in self._projections.values()]
-        found = dict(zip(names, await asyncio.gather(*asked), strict=True))
-        found["schema"] = (
-            await _bounded(self._ask_schema()) if found["postgresql"].ok else Check(False, "PostgreSQL is away")
-        )
+        asked = [_bounded(_ask_projection(probed)) for probed in self._projections.values()]
+        truth, answers = await asyncio.gather(self._ask_truth(), asyncio.gather(*asked))
+        found = {**truth, **dict(zip(self._projections, answers, strict=True))}
         for name, part in self._supervisor.parts.items():
             if not part.check.ok:
                 found[name] = part.check
         return found
 
-    async def _ask_database(self) -> Check:
-        async with self._database.acquire() as connection:
-            await connection.fetchval("SELECT 1")
-        return Check(True)
+    async def _ask_truth(self) -> dict[str, Check]:
+        reached = False
 
-    async def _ask_schema(self) -> Check:
-        level = await check_schema(self._database)
-        await read_identity(self._database)
-        return Check(True, f"level {level}")
+        async def ask() -> Check:
+            nonlocal reached
+            async with self._database.acquire() as connection:
+                await connection.fetchval("SELECT 1")
+            reached = True
+            level = await check_schema(self._database)
+            await read_identity(self._database)
+            return Check(True, f"level {level}")
+
+        schema = await _bounded(ask())
+        if reached:
+            return {"postgresql": Check(True), "schema": schema}
+        return {"postgresql": schema, "schema": Check(False, "PostgreSQL is away")}
 
 
 async def _ask_projection(probed: Probed) -> Check:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from memplane.cli import doctor, drop, keys, migrate, outbox, processes
+from memplane.cli import doctor, drop, keys, migrate, outbox, processes, retrieval
 from memplane.cli.context import Context
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ def options(
 
 
 processes.add_to(app)
+retrieval.add_to(app)
 migrate.add_to(app)
 app.add_typer(outbox.app, name="outbox", no_args_is_help=True)
 doctor.add_to(app)

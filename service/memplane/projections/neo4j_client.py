@@ -182,4 +182,7 @@ async def _in_transaction(
         raise ProjectionRefused("neo4j", str(error.code)) from None
 
 
-_UNAVAILABLE = ("Neo.TransientError", "Neo.DatabaseError.Database", "Neo.ClientError.Cluster")
+_UNAVAILABLE = (
+    *("Neo.TransientError", "Neo.DatabaseError.Database", "Neo.ClientError.Cluster"),
+    "Neo.ClientError.Security",  # a rotated password, or the pause that the server makes after wrong ones
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,7 +57,9 @@ class OutboxPage(Model):
 
 
 class EventIds(Model):
-    ids: list[int] = Field(min_length=1, max_length=1000, description="ids of dead events")
+    ids: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(
+        min_length=1, max_length=1000, description="ids of dead events"
+    )
 
 
 class Changed(Model):
