@@ -84,8 +84,8 @@ class EmbeddingSettings(Section):
 class OutboxSettings(Section):
     """Claims, leases and retries of the outbox workers (design section 6)."""
 
-    batch_size: int = Field(200, ge=1, le=5000, description="events per claim")
-    concurrency: int = Field(2, ge=1, le=64, description="batches in flight per worker process")
+    batch_size: int = Field(1000, ge=1, le=5000, description="events per claim")
+    concurrency: int = Field(4, ge=1, le=64, description="batches in flight per worker process")
     lease_seconds: float = Field(60, gt=0, le=3600, description="how long a claim is valid without renewal")
     renew_seconds: float = Field(20, gt=0, le=1200, description="how often a lease is renewed")
     call_timeout: float = Field(30, gt=0, le=1200, description="seconds a target call may take; less than the lease")
@@ -194,6 +194,17 @@ class WorkerSettings(Section):
     port: int = Field(9464, ge=0, le=65535, description="0 takes a free port")
 
 
+class RetrievalSettings(Section):
+    """The process `memplane retrieval`, which searches for services whose search plugin is `retrieval`."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(8090, ge=0, le=65535, description="0 takes a free port")
+    token: SecretStr | None = Field(None, description="who has it can search in every scope")
+    token_file: Path | None = Field(None, description="file that holds the token; read again for every call")
+    max_body_bytes: int = Field(16 * 2**20, ge=1024, le=256 * 2**20, description="largest request and answer")
+    search: SearchSettings = Field(SearchSettings(), description="the search that runs in this process")
+
+
 class UpkeepSettings(Section):
     """What one instance of the service does at a time, for all of them."""
 
@@ -226,6 +237,7 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     service: ServiceSettings = ServiceSettings()
     worker: WorkerSettings = WorkerSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
     upkeep: UpkeepSettings = UpkeepSettings()
     log: LogSettings = LogSettings()
 

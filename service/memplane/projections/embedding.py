@@ -15,9 +15,10 @@ from typing import TypeAlias
 
 from memplane.contracts import EmbeddingProvider
 from memplane.errors import MemplaneError, RetrievalError, TargetUnavailable
+from memplane.outbox.events import TEXT_CHARACTERS
 from memplane.schema.database import Database
 
-MAX_CHARACTERS = 8000
+MAX_CHARACTERS = TEXT_CHARACTERS
 """About 2,000 to 8,000 tokens, which the common embedding models accept."""
 
 Item: TypeAlias = tuple[str, bytes, str]
