@@ -51,8 +51,14 @@ class MilvusInventory:
         return Expected(truth.memory_id, truth.version, row["projection_hash"])
 
     async def count(self) -> int:
+        """Strong, so that the Bounded reads of the ranges, which come after it, show at least what it has counted."""
         rows = await self._milvus.call(
-            "query", self._generation.collection, filter="", output_fields=["count(*)"], consistency_level="Bounded"
+            "query",
+            self._generation.collection,
+            filter="",
+            output_fields=["count(*)"],
+            consistency_level="Strong",
+            timeout=READ_SECONDS,
         )
         return int(rows[0]["count(*)"])
 

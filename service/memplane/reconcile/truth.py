@@ -17,32 +17,53 @@ _FIELDS = (
     " m.edges_version"
 )
 
-_PAGE = """
-SELECT m.id, {fields}{metadata} FROM {{schema}}.long_term_memory AS m
-WHERE m.id > $1 AND m.deleted_at IS NULL AND NOT {expired}
+
+def _columns(needs: Needs) -> str:
+    return _FIELDS + (", m.metadata" if needs.metadata else "")
+
+
+def _page_statement(needs: Needs) -> str:
+    return f"""
+SELECT m.id, {_columns(needs)} FROM {{schema}}.long_term_memory AS m
+WHERE m.id > $1 AND m.deleted_at IS NULL AND NOT {_EXPIRED}
 ORDER BY m.id LIMIT $2
 """
 
-_EDGES = f"""
+
+def _edges_statement(where: str) -> str:
+    return f"""
 SELECT e.source_id, e.target_id, e.type, e.version, e.relation_hash
 FROM {{schema}}.memory_edge AS e JOIN {{schema}}.long_term_memory AS m ON m.id = e.source_id
-WHERE {{where}} AND e.deleted_at IS NULL AND m.deleted_at IS NULL AND NOT {_EXPIRED}
-ORDER BY e.source_id
+WHERE {where} AND e.deleted_at IS NULL AND m.deleted_at IS NULL AND NOT {_EXPIRED}
 """
 
-# One statement, so that a memory and its unfinished events come from one snapshot.
-_STANDING = """
-SELECT w.id, m.id IS NOT NULL AS present, m.deleted_at IS NOT NULL AS deleted, {expired} AS expired,
-       {fields}{metadata},
-       EXISTS (SELECT FROM {{schema}}.memory_outbox AS o WHERE o.target = $2 AND o.aggregate_id = w.id
-               AND o.family = 'node' AND o.status = 'pending')
-       OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o WHERE o.target = $2 AND o.aggregate_id = w.id
-                  AND o.family = 'edges' AND o.status = 'pending')
-       OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o WHERE o.target = $2 AND o.aggregate_id = w.id
-                  AND o.status = 'processing') AS busy
+
+def _unfinished(condition: str) -> str:
+    return (
+        "EXISTS (SELECT FROM {schema}.memory_outbox AS o"
+        f" WHERE o.target = $2 AND o.aggregate_id = w.id AND {condition})"
+    )
+
+
+_BUSY = " OR ".join(
+    # Each in the form that a partial unique index of the outbox answers.
+    _unfinished(condition)
+    for condition in (
+        "o.family = 'node' AND o.status = 'pending'",
+        "o.family = 'edges' AND o.status = 'pending'",
+        "o.status = 'processing'",
+    )
+)
+
+
+def _standing_statement(needs: Needs) -> str:
+    """One statement, so that a memory and its unfinished events come from one snapshot."""
+    return f"""
+SELECT w.id, m.id IS NOT NULL AS present, m.deleted_at IS NOT NULL AS deleted, {_EXPIRED} AS expired,
+       {_columns(needs)}, {_BUSY} AS busy
 FROM unnest($1::bigint[]) AS w (id) LEFT JOIN {{schema}}.long_term_memory AS m ON m.id = w.id
-ORDER BY w.id
 """
+
 
 _ESTIMATE = "SELECT count(*) FROM {schema}.long_term_memory WHERE deleted_at IS NULL"
 
@@ -73,9 +94,8 @@ class Standing:
 
 async def page(database: Database, needs: Needs, after: int, limit: int) -> list[Truth]:
     """The next `limit` live memories with an id above `after`, in id order; without text."""
-    statement = _PAGE.format(fields=_FIELDS, metadata=_metadata(needs), expired=_EXPIRED)
     async with database.acquire() as connection:
-        rows = await connection.fetch(database.sql(statement), after, limit)
+        rows = await connection.fetch(database.sql(_page_statement(needs)), after, limit)
     return [_truth(row, needs, live=True) for row in rows]
 
 
@@ -83,7 +103,7 @@ async def edges_between(database: Database, low: int, high: int) -> dict[int, li
     """The live edges of live sources with low < id <= high, by source."""
     async with database.acquire() as connection:
         rows = await connection.fetch(
-            database.sql(_EDGES.format(where="e.source_id > $1 AND e.source_id <= $2")), low, high
+            database.sql(_edges_statement("e.source_id > $1 AND e.source_id <= $2")), low, high
         )
     return _by_source(rows)
 
@@ -91,17 +111,14 @@ async def edges_between(database: Database, low: int, high: int) -> dict[int, li
 async def edges_of(database: Database, sources: Sequence[int]) -> dict[int, list[Edge]]:
     """The live edges of these sources."""
     async with database.acquire() as connection:
-        rows = await connection.fetch(
-            database.sql(_EDGES.format(where="e.source_id = ANY($1::bigint[])")), list(sources)
-        )
+        rows = await connection.fetch(database.sql(_edges_statement("e.source_id = ANY($1::bigint[])")), list(sources))
     return _by_source(rows)
 
 
 async def standings(database: Database, needs: Needs, target: Target, memory_ids: Sequence[int]) -> dict[int, Standing]:
     """How each candidate stands in the truth right now. An id without a row is not live and has version 0."""
-    statement = _STANDING.format(fields=_FIELDS, metadata=_metadata(needs), expired=_EXPIRED)
     async with database.acquire() as connection:
-        rows = await connection.fetch(database.sql(statement), list(memory_ids), target.value)
+        rows = await connection.fetch(database.sql(_standing_statement(needs)), list(memory_ids), target.value)
     return {row["id"]: _standing(row, needs) for row in rows}
 
 
@@ -109,10 +126,6 @@ async def estimate(database: Database) -> int:
     """About how many memories there are."""
     async with database.acquire() as connection:
         return int(await connection.fetchval(database.sql(_ESTIMATE)))
-
-
-def _metadata(needs: Needs) -> str:
-    return ", m.metadata" if needs.metadata else ""
 
 
 def _standing(row: Mapping[str, Any], needs: Needs) -> Standing:
