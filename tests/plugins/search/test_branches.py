@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from memplane.errors import PluginError
+from memplane.projections.embedding import StoredEmbeddings
+from memplane.projections.milvus import MilvusProjection
+from memplane.projections.milvus_client import MilvusConnection
+from memplane.settings import MilvusSettings
+from tests.plugins.search.conftest import embed
 from tests.plugins.search.world import World, branches, contents, ids
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,6 +39,22 @@ async def test_a_vector_may_be_given_instead_of_a_text(world: World) -> None:
     [hit] = await world.search({"vector": [1000 * value for value in vector]}, strategy="vector", limit=1)
     assert hit["memory"]["content"] == CAR
     assert math.isclose(hit["score"], 1, abs_tol=1e-5)
+
+
+async def test_milvus_lite_answers_like_a_server(world: World, tmp_path: Path) -> None:
+    items = await world.write({"content": SEA, "metadata": {"n": 1}}, {"content": CAR, "metadata": {"n": 2}})
+    lite = MilvusConnection(MilvusSettings(uri=str(tmp_path / "lite.db")))
+    embeddings = StoredEmbeddings(world.database, world.embedding, embed)
+    projection = MilvusProjection(world.database, lite, embeddings)
+    await world.drain(projection)
+    backend = world.search_backend(milvus=lite, unfinished=0)
+    hits = await world.search("an octopus in a reef", strategy="vector", backend=backend)
+    assert ids(hits) == [item["id"] for item in items]
+    only = await world.search("an octopus", strategy="vector", backend=backend, filter={"n": {"$gt": 1}})
+    assert ids(only) == [items[1]["id"]]
+    absent = await world.search("an octopus", strategy="vector", backend=backend, filter={"n": {"$ne": 1}})
+    assert ids(absent) == [items[1]["id"]]
+    await projection.close()
 
 
 async def test_keyword_finds_chinese(world: World) -> None:

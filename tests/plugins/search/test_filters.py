@@ -112,7 +112,7 @@ async def test_expressions_keep_no_match_away(world: World, tmp_path: Path, lite
                 ),
                 world.me.user,
             )
-        await world._drain(projection)
+        await world.drain(projection)
     await world.project(Target.MILVUS)
     generation = await projection.generation()
 

@@ -87,13 +87,13 @@ class World:
     async def project(self, *targets: Target) -> None:
         """Let every waiting event of the targets (all of them by default) take effect, and become old news."""
         for target in targets or (Target.MILVUS, Target.NEO4J):
-            await self._drain(self.milvus if target is Target.MILVUS else self.neo4j)
+            await self.drain(self.milvus if target is Target.MILVUS else self.neo4j)
         async with self.database.acquire() as connection:
             await connection.execute(
                 self.database.sql("UPDATE {schema}.memory_outbox SET processed_at = processed_at - interval '1 hour'")
             )
 
-    async def _drain(self, target: ProjectionTarget) -> None:
+    async def drain(self, target: ProjectionTarget) -> None:
         await target.start()
         while events := await claim(self.database, target.name, worker="test", limit=500, lease_seconds=60):
             truths = await read_truths(self.database, events, target.needs)
