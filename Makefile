@@ -65,6 +65,19 @@ stack: $(READY) ## start the servers of the tests and keep them (python -m tests
 docs: $(READY) ## write the generated reference pages of docs/ again
 	@$(BIN)/python -m docs.generate
 
+.PHONY: crd
+crd: $(READY) ## write the MemoryBackend resource definition again from its models
+	@$(BIN)/python -m memplane_operator.api.crd > crds/memplane.dev_memorybackends.yaml
+	@cp crds/memplane.dev_memorybackends.yaml charts/memplane/files/
+
+.PHONY: e2e
+e2e: $(READY) ## the promises on a real Kubernetes cluster: kind's, or MEMPLANE_E2E_CONTEXT (see CONTRIBUTING.md)
+	@exec $(BIN)/python -m pytest e2e -m "not full" --timeout 1800 $(ARGS)
+
+.PHONY: e2e-full
+e2e-full: $(READY) ## every end-to-end test
+	@exec $(BIN)/python -m pytest e2e --timeout 3600 $(ARGS)
+
 .PHONY: lock
 lock: ## resolve the dependencies again into requirements.lock (needs uv and a package index)
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
@@ -73,7 +86,10 @@ lock: ## resolve the dependencies again into requirements.lock (needs uv and a p
 		--extra postgres --extra milvus --extra neo4j --extra mysql --extra openai --extra http --extra otel \
 		--extra service --extra embedded --extra operator --group build --group test --group lint \
 		--output-file requirements.lock
-	@$(PYTHON) -c 'import pathlib, sys; sys.exit("://" in pathlib.Path("requirements.lock").read_text())'
+	@PATH="$(BIN):$$PATH" uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-header --no-annotate --constraint requirements.lock \
+		--extra service --extra operator --extra otel --extra mysql --group build --output-file requirements-image.lock
+	@$(PYTHON) -c 'import pathlib, sys; sys.exit(any("://" in p.read_text() for p in pathlib.Path(".").glob("*.lock")))'
 
 .PHONY: clean
 clean: ## end the test servers, remove caches, builds and the data of demo and tests; .venv stays

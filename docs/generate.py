@@ -19,6 +19,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from docs.backend_page import backend_page
 from memplane.api.compose import ServiceProcess
 from memplane.cli.app import app as commands
 from memplane.settings import ENV_PREFIX, Settings
@@ -34,7 +35,12 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """The generated pages by file name."""
-    return {"settings.md": settings_page(), "cli.md": commands_page(), "api.md": api_page()}
+    return {
+        "settings.md": settings_page(),
+        "cli.md": commands_page(),
+        "api.md": api_page(),
+        "memorybackend.md": backend_page(NOTE),
+    }
 
 
 # Settings ------------------------------------------------------------------------------------------------------------
