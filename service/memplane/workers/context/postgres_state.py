@@ -9,8 +9,6 @@ import hashlib
 import json
 import uuid
 
-import asyncpg
-
 from memplane.contracts import CallOptions
 from memplane.runtime.canonical import canonical_json
 from memplane.runtime.errors import DefinitionError
@@ -86,7 +84,7 @@ class PostgresContextStore:
         options: CallOptions,
     ) -> StoredContext:
         """Write when the version is the expected one, in one statement. Raises STATE_CONFLICT otherwise."""
-        document = canonical_json(next)
+        document = canonical_json(next)  # escapes U+0000 and lone surrogates, which TEXT cannot hold
         async with self._database.transaction() as connection:
             version = await self._write(connection, _key(scope), expected_version, document)
             if version is None:
@@ -96,12 +94,9 @@ class PostgresContextStore:
 
     async def _write(self, connection: Connection, key: bytes, expected: str | None, document: str) -> object:
         arguments = (self._tenant, key, uuid.uuid4(), document, self._ttl)
-        try:
-            if expected is None:
-                return await connection.fetchval(self._database.sql(_CREATE), *arguments)
-            return await connection.fetchval(self._database.sql(_REPLACE), *arguments, _version(expected))
-        except (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError, UnicodeEncodeError):
-            raise ContextError("INVALID_INPUT", "Context state must not hold U+0000 or lone surrogates") from None
+        if expected is None:
+            return await connection.fetchval(self._database.sql(_CREATE), *arguments)
+        return await connection.fetchval(self._database.sql(_REPLACE), *arguments, _version(expected))
 
 
 def _key(scope: Scope) -> bytes:

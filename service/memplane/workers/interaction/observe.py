@@ -11,7 +11,7 @@ from memplane.workers.interaction.results import check_result
 
 
 def observe(input: Any) -> dict[str, Any]:  # noqa: A002
-    """`{callId, source, status, message, references?}` of `{result}`; the message's role is `tool`, its name the source.
+    """`{callId, source, status, message, references?}` of `{result}`; its message has role `tool`, name = source.
 
     Its content is the text of content, structured content and failure, one per line. Raises `InteractionError`.
     """

@@ -24,7 +24,7 @@ _UNSAFE = (
     re.compile(r"(?<![\w:/.~-])~?/[\w.@~+-]+"),  # /absolute/path, but not and/or, 3/4 or https://host/path
     re.compile(r"\bfile:", re.IGNORECASE),
     re.compile(r"\b[A-Za-z]:[\\/](?!/)|\\\\\w"),  # C:\path, \\host\share
-    re.compile(r"\bat \S+ ?\(|\bat \S+:\d+|Traceback|File \"|, line \d+", re.IGNORECASE),  # a stack frame
+    re.compile(r"\bat \S+ ?\(|\bat \S+\.\w+:\d+|Traceback|File \"|, line \d+", re.IGNORECASE),  # a stack frame
 )
 
 
