@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from memplane.cli import doctor, drop, keys, migrate, outbox, processes, retrieval
+from memplane.cli import doctor, drop, keys, migrate, outbox, processes, reconcile, retrieval
 from memplane.cli.context import Context
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ processes.add_to(app)
 retrieval.add_to(app)
 migrate.add_to(app)
 app.add_typer(outbox.app, name="outbox", no_args_is_help=True)
+reconcile.add_to(app)
 doctor.add_to(app)
 drop.add_to(app)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)

@@ -16,12 +16,16 @@ from rich.console import Console
 from rich.table import Table
 
 
+PIPE_WIDTH = 400
+
+
 class Output:
     """Where one command writes to."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        self.console = Console(soft_wrap=True, highlight=False)
+        # What reads a pipe wants one line per row, however long.
+        self.console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
         self.errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def document(self, value: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import asyncpg
 
@@ -27,6 +27,7 @@ CONNECT_ERRORS: tuple[type[BaseException], ...] = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
@@ -35,6 +36,18 @@ CONNECT_ERRORS: tuple[type[BaseException], ...] = (
     asyncpg.ReadOnlySQLTransactionError,
 )
 """What a caller may wait out: the server is away, starting, full, or a read-only standby."""
+
+
+async def _keep_session(_: Connection) -> None:
+    """Nothing to reset: no session state is ever set on a pooled connection.
+
+    asyncpg itself still ends an open transaction and drops listeners; its default RESET ALL would cost every call one
+    more round trip.
+    """
+
+
+CLOSE_SECONDS: Final = 10.0
+"""How long `close` waits for calls in flight and for the server's goodbye."""
 
 
 class Database:
@@ -80,9 +93,13 @@ class Database:
                     command_timeout=self.settings.statement_timeout,
                     statement_cache_size=512 if self.settings.prepared_statements else 0,
                     server_settings=self._server_settings(),
+                    reset=_keep_session,
                 )
             except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
                 raise TargetUnavailable("postgresql", "the credentials are refused") from None
+            except asyncpg.ClientConfigurationError:
+                # It is an InterfaceError too, so it has to be looked at first.
+                raise SettingsError("postgres.dsn is not a valid postgresql:// URL") from None
             except CONNECT_ERRORS:
                 raise TargetUnavailable("postgresql", "it does not accept connections") from None
             except asyncpg.InvalidCatalogNameError:
@@ -112,9 +129,10 @@ class Database:
         """A connection from the pool. Raises `TargetUnavailable` when none can be had in time."""
         if self._pool is None:
             await self.open()
-        assert self._pool is not None
+        pool = self._pool
+        assert pool is not None
         try:
-            connection = await self._pool.acquire(timeout=self.settings.connect_timeout)
+            connection = await pool.acquire(timeout=self.settings.connect_timeout)
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
             await self._reopen()
             raise TargetUnavailable("postgresql", "the credentials are refused") from None
@@ -122,13 +140,18 @@ class Database:
             raise TargetUnavailable("postgresql", "it does not accept connections") from None
         try:
             yield connection
+        except CONNECT_ERRORS:
+            # A connection that met one of these may be half dead, or lead to a demoted primary: never used again.
+            connection.terminate()
+            raise
         finally:
-            await self._pool.release(connection)
+            await pool.release(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """A connection inside a READ COMMITTED transaction."""
-        async with self.acquire() as connection, connection.transaction():
+        # Named, because a server's default may be another: locks are followed by reads that must see what is new.
+        async with self.acquire() as connection, connection.transaction(isolation="read_committed"):
             yield connection
 
     async def _reopen(self) -> None:
@@ -138,6 +161,12 @@ class Database:
             pool.terminate()
 
     async def close(self) -> None:
+        """Close the pool; connections that do not end in time are dropped. Idempotent."""
         pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await pool.close()
+        except (TimeoutError, *CONNECT_ERRORS):
+            pool.terminate()
