@@ -50,7 +50,8 @@ def text_hash(text: str) -> bytes:
 def vectors(count: int, *, seed: int) -> npt.NDArray[np.float32]:
     """Random unit vectors, one per row."""
     values = np.random.default_rng(seed).standard_normal((count, DIMENSIONS), dtype=np.float32)
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
+    unit: npt.NDArray[np.float32] = values / np.linalg.norm(values, axis=1, keepdims=True)
+    return unit
 
 
 def drafts(count: int, *, seed: int = 1) -> Iterator[dict[str, Any]]:

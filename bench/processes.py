@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.stack.process import free_port
 
 from bench.frame import TENANT, Bench
-from bench.wire import Client
+from bench.wire import Client, post
 from memplane.api.auth.identity import Role
 from memplane.api.auth.key_file import KeyFile, new_key, render_key_file
 from memplane.schema.database import Database
@@ -56,8 +56,15 @@ class Deployment:
             )
         self._running.append(process)
 
-    async def ready(self, port: int, path: str = "/readyz") -> None:
+    async def serving(self) -> None:
+        """Wait until the service answers node calls."""
+        await self._wait(self.port, post("/v1/nodes/MEMORY.GET", {"ids": ["1"]}, self.headers))
+
+    async def ready(self, port: int, path: str) -> None:
         """Wait until a GET of this path is answered with 200."""
+        await self._wait(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+
+    async def _wait(self, port: int, request: bytes) -> None:
         async with asyncio.timeout(START_SECONDS):
             while True:
                 for number, process in enumerate(self._running):
@@ -66,7 +73,7 @@ class Deployment:
                         raise RuntimeError(f"a process ended with {process.returncode}:\n{text[-4000:]}")
                 with contextlib.suppress(OSError, EOFError):
                     client = await Client.connect(port)
-                    status, _ = await client.get(path)
+                    status, _ = await client.send(request)
                     client.close()
                     if status == 200:
                         return

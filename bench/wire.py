@@ -19,9 +19,6 @@ class Client:
     async def connect(cls, port: int) -> Client:
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**24))
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        return await self.send(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-
     async def send(self, request: bytes) -> tuple[int, bytes]:
         """Send a prepared request; returns status and body. Raises `EOFError` when the server hangs up."""
         self._writer.write(request)

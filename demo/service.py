@@ -54,7 +54,7 @@ def _start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], Path]:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "service.log"
     arguments = ["dev", "--data", str(folder), "--port", str(port)]
-    with log.open("ab") as output:
+    with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", "from memplane.cli import main; main()", *arguments],
             stdin=subprocess.DEVNULL,

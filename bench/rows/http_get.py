@@ -30,7 +30,7 @@ async def run(bench: Bench) -> Result:
             peer_port = free_port()
             await product.start("serve")
             await product.start_python("-m", "bench.empty_endpoint", str(peer_port), str(product.keys_file))
-            await product.ready(product.port)
+            await product.serving()
             await product.ready(peer_port, "/livez")
             ours, theirs = await Client.connect(product.port), await Client.connect(peer_port)
             generator = random.Random(3)

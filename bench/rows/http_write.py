@@ -41,7 +41,7 @@ async def run(bench: Bench) -> list[Result]:
                 await product.start("worker", "milvus")
                 product.environment["MEMPLANE_WORKER__PORT"] = "0"
                 await product.start("worker", "neo4j")
-                await product.ready(product.port)
+                await product.serving()
                 latencies = await _load(product.port, product.headers, RATE * seconds)
                 await _settle(database)
                 results = await _results(bench, database, RATE * seconds, latencies)
