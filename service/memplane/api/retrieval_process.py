@@ -23,8 +23,8 @@ from memplane.plugins.registry import create_search
 from memplane.plugins.search.delegation import WORKER_ADDRESS, MemoryTargets
 from memplane.plugins.search.retrieval import read_token
 from memplane.retrieval import create_retrieval_worker
-from memplane.runtime import InvokeApp, Receiver, create_runtime
-from memplane.runtime.transports.http_app import only_header
+from memplane.runtime import InvokeApp, create_runtime
+from memplane.runtime.transports.http_app import Receiver, only_header
 from memplane.runtime.transports.protocol import PATH, authorized, token_digest
 from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check as check_schema
