@@ -185,6 +185,7 @@ class ServiceSettings(Section):
     access_log: bool = Field(False, description="log every request; failed and slow ones are always logged")
     slow_seconds: float = Field(1, gt=0, le=3600, description="a request that takes longer is logged")
     docs: bool = Field(True, description="serve /docs and /openapi.json")
+    invoke: bool = Field(False, description="serve POST /ditto/invoke, so that other runtimes can call the nodes")
 
 
 class WorkerSettings(Section):

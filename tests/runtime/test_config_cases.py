@@ -1,7 +1,5 @@
 """Configuration: C-01 … C-09, under our names."""
 
-
-
 from __future__ import annotations
 
 import json

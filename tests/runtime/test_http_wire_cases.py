@@ -11,6 +11,7 @@ from tests.runtime.wire import TOKEN, compact, connect, exchange, invocation, re
 from memplane.contracts import NodeError, NodeResult
 from memplane.runtime import DefinitionError, create_http_app, create_runtime, define_worker, serve_http
 from memplane.runtime.transports import http_app, http_connections
+from memplane.runtime.transports.http_server import serve_app
 
 LIMIT = 4096
 BAD_REQUEST = b'{"error":"Bad request"}'
@@ -292,7 +293,7 @@ async def test_a_client_that_leaves_does_not_cancel_its_call(served):
 
 async def test_a_half_sent_body_times_out_and_a_vanished_one_costs_nothing(served, monkeypatch):
     app = http_app.InvokeApp(lambda headers: _allow(served.runtime), max_body_bytes=LIMIT, body_seconds=0.1)
-    server = await _serve_app(app)
+    server = await serve_app(app)
     try:
         reader, writer = await connect(server.url)
         writer.write(request(b"{", length=100))
@@ -325,18 +326,6 @@ async def _until_end(reader):
 
 async def _allow(runtime):
     return runtime
-
-
-async def _serve_app(app):
-    """`serve_http` around an application of our own."""
-    from memplane.runtime.transports import http_server
-
-    original = http_server.create_http_app
-    http_server.create_http_app = lambda *_, **__: app
-    try:
-        return await serve_http(None, token="unused")
-    finally:
-        http_server.create_http_app = original
 
 
 @pytest.mark.parametrize("sent", [b"", b"P", b"POST /ditto/invoke HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"POST /ditto/inv"])

@@ -24,6 +24,7 @@ from memplane.api.auth.status_key import StatusKey
 from memplane.api.errors import HttpError
 from memplane.api.health_routes import health_router
 from memplane.api.http_metrics import HttpMetrics
+from memplane.api.invoke import peer_endpoint
 from memplane.api.logs import describe
 from memplane.api.metrics_route import Exposition, metrics_router
 from memplane.api.nodes import PREFIX, NodeEndpoint
@@ -31,6 +32,7 @@ from memplane.api.openapi import openapi_document
 from memplane.api.plane import Health, NodePlane
 from memplane.api.reference import reference_router
 from memplane.api.request_context import RequestContext, current_request, request_context
+from memplane.runtime.transports.protocol import PATH
 from memplane.settings import AuthSettings, ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,9 @@ class Parts:
 
 def create_app(parts: Parts, service: ServiceSettings, auth: AuthSettings) -> ASGIApp:
     """The application. It starts and stops nothing: that is its composer's work."""
-    nodes = NodeEndpoint(parts.nodes, parts.authenticator, service, HttpMetrics(parts.registry))
+    metrics = HttpMetrics(parts.registry)
+    nodes = NodeEndpoint(parts.nodes, parts.authenticator, service, metrics)
+    peers = peer_endpoint(parts.nodes, parts.authenticator, service, metrics) if service.invoke else None
     rest = _rest(parts, service, auth)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,6 +65,9 @@ def create_app(parts: Parts, service: ServiceSettings, auth: AuthSettings) -> AS
             return
         if scope["path"].startswith(PREFIX):
             await nodes(scope, receive, send)
+            return
+        if peers is not None and scope["path"] == PATH:
+            await peers(scope, receive, send)
             return
         await _with_request_id(rest, scope, receive, send)
 

@@ -34,7 +34,8 @@ class HttpTransport:
     """Calls workers of another runtime over HTTP. No redirects, no retries, no proxy from the environment.
 
     url: the server's origin, or a prefix in front of `/ditto/invoke`. timeout_ms: for one whole call.
-    max_body_bytes: largest request and largest answer. Close it after the runtimes that use it.
+    max_body_bytes: largest request and largest answer. headers: sent beside the protocol's own.
+    Close it after the runtimes that use it.
     Raises `DefinitionError` on an option that cannot work, `SettingsError` without the extra `http`.
     """
 
@@ -46,6 +47,7 @@ class HttpTransport:
         token: str,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.id = check_id(id)
         self._seconds = check_timeout(timeout_ms)
@@ -53,6 +55,7 @@ class HttpTransport:
         self._url = _endpoint(url)
         token_digest(token)
         self._headers = {
+            **{name.lower(): value for name, value in (headers or {}).items()},
             "authorization": f"Bearer {token}",
             "content-type": "application/json",
             "accept-encoding": "identity",  # a compressed answer could grow past the limit before it is counted

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memplane.errors import SettingsError
 from memplane.runtime.transports.http_app import Receiver, create_http_app
@@ -14,6 +14,9 @@ from memplane.runtime.transports.protocol import DEFAULT_MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     import uvicorn
+
+Application: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
 
 DRAIN_SECONDS = 30
 """How long `close` waits for calls that are being answered."""
@@ -45,7 +48,11 @@ async def serve_http(
     The token travels in clear text: beyond loopback put TLS in front. Raises `DefinitionError` on a blank token,
     `OSError` when the address cannot be bound, `SettingsError` without the extra `http`.
     """
-    app = create_http_app(runtime, token=token, max_body_bytes=max_body_bytes)
+    return await serve_app(create_http_app(runtime, token=token, max_body_bytes=max_body_bytes), host=host, port=port)
+
+
+async def serve_app(app: Application, *, host: str = "127.0.0.1", port: int = 0) -> HttpServer:
+    """Serve any ASGI application with the transport's limits on connections, within this event loop."""
     try:
         import uvicorn
     except ImportError:
