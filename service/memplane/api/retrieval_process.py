@@ -55,9 +55,8 @@ class RetrievalProcess:
         )
         self._runtime.register(worker, id=WORKER_ADDRESS["workerId"])
         self._ready = False
-        self._invoke = InvokeApp(self._authorize, max_body_bytes=settings.retrieval.max_body_bytes)
-        self._probes = self._make_probes()
-        self.app: ASGIApp = self._route
+        invoke = InvokeApp(self._authorize, max_body_bytes=settings.retrieval.max_body_bytes)
+        self.app: ASGIApp = _routed(invoke, self._probes())
 
     async def start(self) -> None:
         """Begin; returns at once."""
@@ -101,11 +100,7 @@ class RetrievalProcess:
             return None
         return self._runtime if authorized(only_header(headers, b"authorization"), expected) else None
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app: ASGIApp = self._invoke if scope.get("path") == PATH else self._probes
-        await app(scope, receive, send)
-
-    def _make_probes(self) -> Starlette:
+    def _probes(self) -> Starlette:
         async def livez(_: Request) -> Response:
             return JSONResponse({"live": True})
 
@@ -119,3 +114,10 @@ class RetrievalProcess:
             return Response(generate_latest(self.registry), media_type=CONTENT_TYPE)
 
         return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])
+
+
+def _routed(invoke: ASGIApp, probes: ASGIApp) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (invoke if scope.get("path") == PATH else probes)(scope, receive, send)
+
+    return app

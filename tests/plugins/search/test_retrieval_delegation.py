@@ -221,6 +221,11 @@ async def _listening(process: asyncio.subprocess.Process) -> str:
     raise AssertionError("".join(seen))
 
 
+async def _drain(process: asyncio.subprocess.Process) -> None:
+    assert process.stderr is not None
+    await process.stderr.read()
+
+
 async def _until_ready(url: str) -> None:
     async with httpx.AsyncClient() as client, asyncio.timeout(60):
         while (await client.get(f"{url}/readyz")).status_code != 200:  # noqa: ASYNC110 - another process's state
@@ -244,6 +249,7 @@ async def test_memory_search_delegates_to_another_process(postgres_settings: Pos
     try:
         async with asyncio.timeout(60):
             url = await _listening(process)
+        reading = asyncio.create_task(_drain(process))
         await _until_ready(url)
         database = Database(postgres_settings, application_name="memplane-tests")
         store = PostgresBackend(database, targets=frozenset[Target]())
@@ -272,5 +278,6 @@ async def test_memory_search_delegates_to_another_process(postgres_settings: Pos
             await database.close()
     finally:
         process.terminate()
-        await process.communicate()
+        await process.wait()
+    await reading
     assert process.returncode == 0
