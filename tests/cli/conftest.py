@@ -17,6 +17,9 @@ from typer.testing import CliRunner
 from memplane.cli.app import app
 from memplane.settings import PostgresSettings, Settings
 from tests.http.processes import write_settings
+from tests.http.world import keys, settings
+
+__all__ = ["keys", "settings"]
 
 
 @pytest.fixture(autouse=True)

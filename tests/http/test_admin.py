@@ -6,8 +6,8 @@ import pytest
 
 from memplane.schema.database import Database
 from memplane.settings import Settings
-from tests.http.conftest import BOTH, STATUS_KEY, Keys, node, service, settled
 from tests.http.serving import client
+from tests.http.world import BOTH, STATUS_KEY, Keys, node, service, settled
 
 _DEAD = """
 INSERT INTO {schema}.memory_outbox

@@ -27,8 +27,8 @@ from schemathesis.specs.openapi.checks import (
 from memplane.api.auth.identity import Role
 from memplane.api.auth.key_file import KeyFile, new_key, render_key_file
 from memplane.settings import Settings
-from tests.http.conftest import Keys
 from tests.http.processes import child, wait_ready, write_settings
+from tests.http.world import Keys
 
 CHECKS = [
     not_a_server_error,

@@ -24,9 +24,9 @@ from memplane.settings import (
     ServiceSettings,
     Settings,
 )
-from tests.http.conftest import BOTH, STATUS_KEY, Keys, eventually, node, service, settled
 from tests.http.relay import Relay
 from tests.http.serving import client
+from tests.http.world import BOTH, STATUS_KEY, Keys, eventually, node, service, settled
 
 # Another user: Neo4j locks a user for seconds after wrong passwords, and the tests share theirs.
 WRONG = {"user": "nobody", "password": SecretStr("wrong-secret-2"), "timeout": 2}

@@ -13,8 +13,8 @@ import pytest
 from memplane.outbox.events import Target
 from memplane.schema.database import Database
 from memplane.settings import Settings
-from tests.http.conftest import BOTH, STATUS_KEY, Keys, eventually, node, service, settled
 from tests.http.serving import client
+from tests.http.world import BOTH, STATUS_KEY, Keys, eventually, node, service, settled
 
 SEED_METRICS = {
     "memory_outbox_pending_total": {"target", "event_type"},

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-
 PIPE_WIDTH = 400
 
 
