@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.conftest import SYSTEM, Space
 from e2e.waiting import eventually
 
@@ -28,3 +30,34 @@ def test_killed_workers_and_a_killed_postgres_lose_nothing(space: Space) -> None
     for target in ("milvus", "neo4j"):
         report = space.audit(target)
         assert sum(report["mismatches"].values()) == 0, report
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("store", ["milvus", "neo4j"])
+def test_a_killed_projection_target_catches_up(space: Space, store: str) -> None:
+    space.kube.apply_backend(space.name, "memory", space.spec())
+    space.ready()
+    memory = space.memory()
+    memory.write(*(f"before {number}" for number in range(50)))
+    (pod,) = space.kube.pods(SYSTEM, f"memplane.dev/trial={store}")
+    space.kube.kill_pod(SYSTEM, pod["metadata"]["name"])
+    ids = memory.write(*(f"meanwhile {number}" for number in range(50)))
+    assert len(memory.node("MEMORY.GET", {"ids": ids})) == 50, "the truth answers without its projections"
+    space.converged(timeout=300)
+    report = space.audit(store)
+    assert sum(report["mismatches"].values()) == 0, report
+
+
+@pytest.mark.full
+def test_killed_service_pods_come_back(space: Space) -> None:
+    space.kube.apply_backend(space.name, "memory", space.spec(projections={}, service={"replicas": 2}))
+    space.ready()
+    memory = space.memory()
+    (kept,) = memory.write("kept")
+    for pod in space.kube.pods(space.name, "memplane.dev/component=service"):
+        space.kube.kill_pod(space.name, pod["metadata"]["name"])
+
+    def answers() -> bool:
+        return bool(memory.node("MEMORY.GET", {"ids": [kept]}))
+
+    eventually("the service answers again", answers, timeout=120)

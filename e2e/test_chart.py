@@ -1,0 +1,88 @@
+"""The chart: lints, renders what the golden files say, refuses bad values, packages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import ROOT, ClusterError, E2ECluster
+
+CHART = ROOT / "charts" / "memplane"
+GOLDEN = Path(__file__).parent / "golden"
+
+VALUES: dict[str, list[str]] = {
+    "defaults": [],
+    "namespaced": ["--set", "operator.watchNamespaces={agents,research}", "--set", "crds.install=false"],
+    "everything": [
+        "--set", "operator.replicas=2,podDisruptionBudget.enabled=true,networkPolicy.enabled=true",
+        "--set", "serviceMonitor.enabled=true,prometheusRule.enabled=true,crds.install=false",
+        "--set", "image.digest=sha256:" + "a" * 64, "--set", "image.pullSecrets={registry}",
+    ],
+}  # fmt: skip
+
+
+def render(cluster: E2ECluster, *arguments: str) -> str:
+    return cluster.helm(
+        "template", "memplane", str(CHART), "--namespace", "system", "--kube-version", "1.34.0", *arguments
+    )
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_rendered_objects_equal_the_golden_file(cluster: E2ECluster, name: str) -> None:
+    """`MEMPLANE_UPDATE_GOLDEN=1` writes the golden files anew."""
+    got = render(cluster, *VALUES[name])
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("MEMPLANE_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(got)
+    assert got == path.read_text()
+
+
+@pytest.mark.parametrize("values", [[], ["--values", str(CHART / "values-trial.yaml")]])
+def test_the_chart_lints(cluster: E2ECluster, values: list[str]) -> None:
+    cluster.helm("lint", str(CHART), "--strict", *values)
+
+
+def test_the_resource_definition_is_kept_unless_told_otherwise(cluster: E2ECluster) -> None:
+    policy = "helm.sh/resource-policy: keep"
+    assert policy in render(cluster)
+    assert policy not in render(cluster, "--set", "crds.keep=false")
+    assert "CustomResourceDefinition" not in render(cluster, "--set", "crds.install=false")
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("operator.replicas=-1", "replicas"),
+        ("operator.workers=0", "workers"),
+        ("operator.watchNamespaces={Agents}", "watchNamespaces"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("image.digest=sha256:1", "digest"),
+        ("serviceMonitor.interval=soon", "interval"),
+        ("trial.storage=big", "storage"),
+        ("operater.replicas=1", "operater"),
+    ],
+)
+def test_bad_values_are_refused_by_name(cluster: E2ECluster, setting: str, expected: str) -> None:
+    with pytest.raises(ClusterError, match=expected):
+        render(cluster, "--set", setting)
+
+
+def test_the_operator_may_not_list_or_watch_secrets(cluster: E2ECluster) -> None:
+    text = render(cluster, "--show-only", "templates/rbac.yaml")
+    for block in text.split("- apiGroups")[1:]:
+        if "secrets" in block:
+            assert "list" not in block
+            assert "watch" not in block
+            assert "delete" not in block
+
+
+def test_the_chart_packages(cluster: E2ECluster, tmp_path: Path) -> None:
+    cluster.helm("package", str(CHART), "--destination", str(tmp_path))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".tgz"]
+
+
+def test_helm_test_passes_on_the_release(cluster: E2ECluster, release: str) -> None:
+    cluster.helm("test", "memplane", "--namespace", release, "--timeout", "3m")
