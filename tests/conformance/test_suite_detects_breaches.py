@@ -178,3 +178,9 @@ class TestWeakStore(StoreConformance):
     @pytest.fixture
     def backend(self) -> InMemoryBackend:
         return Weak()
+
+
+async def test_m66_the_life_of_two_memories_on_any_adapter() -> None:
+    """Case M-66 is a test of the suite, so that every store runs it; here once under its number."""
+    bench = Bench(InMemoryBackend(), None)
+    await Suite().test_the_life_of_two_memories(bench, bench.promises("strategies"))
