@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import asyncpg
@@ -36,6 +36,25 @@ CONNECT_ERRORS: tuple[type[BaseException], ...] = (
     asyncpg.ReadOnlySQLTransactionError,
 )
 """What a caller may wait out: the server is away, starting, full, or a read-only standby."""
+
+
+DEAD_CONNECTION: tuple[type[BaseException], ...] = (
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    ConnectionError,
+)
+"""What using a connection raises that died in the pool. `InternalClientError`: the driver has read the server's
+goodbye, but not yet the end of the stream."""
+
+
+def _drop(connection: Connection) -> None:
+    """End a connection without a word to the server; the pool replaces it."""
+    # A proxy whose connection the pool has noticed to be lost refuses every call.
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
 
 
 async def _keep_session(_: Connection) -> None:
@@ -142,17 +161,31 @@ class Database:
             yield connection
         except CONNECT_ERRORS:
             # A connection that met one of these may be half dead, or lead to a demoted primary: never used again.
-            connection.terminate()
+            _drop(connection)
             raise
         finally:
             await pool.release(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """A connection inside a READ COMMITTED transaction."""
-        # Named, because a server's default may be another: locks are followed by reads that must see what is new.
-        async with self.acquire() as connection, connection.transaction(isolation="read_committed"):
-            yield connection
+        """A connection inside a READ COMMITTED transaction.
+
+        After a restart of the server the pool is full of dead connections; as long as not even BEGIN got through,
+        nothing was sent, and the next one is tried.
+        """
+        for remaining in range(self.settings.pool_max, -1, -1):
+            async with AsyncExitStack() as stack:
+                connection = await stack.enter_async_context(self.acquire())
+                try:
+                    # Named, because a server's default may be another: after a lock, reads must see what is new.
+                    await stack.enter_async_context(connection.transaction(isolation="read_committed"))
+                except DEAD_CONNECTION:
+                    if remaining == 0:
+                        raise
+                    _drop(connection)
+                    continue
+                yield connection
+                return
 
     async def _reopen(self) -> None:
         """Drop the pool, so that the next use connects with re-read credentials."""
@@ -168,5 +201,5 @@ class Database:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await pool.close()
-        except (TimeoutError, *CONNECT_ERRORS):
+        except CONNECT_ERRORS:
             pool.terminate()

@@ -15,13 +15,15 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from memplane.errors import PluginError, TargetUnavailable
-from memplane.schema.database import CONNECT_ERRORS, Connection, Database
+from memplane.schema.database import CONNECT_ERRORS, DEAD_CONNECTION, Connection, Database
 from memplane.signal import Signal, SignalAborted
 
 T = TypeVar("T")
 
 ATTEMPTS: Final = 12
 """How often a change is tried. Locks are taken in one order, so real deadlocks are rare."""
+
+UNAVAILABLE: Final = "The store is unavailable"
 
 _RETRIED: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
@@ -31,20 +33,31 @@ class StartOver(Exception):  # noqa: N818 - an instruction to `changing`, never 
 
 
 async def reading(database: Database, signal: Signal | None, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` on a connection; aborting the signal cancels its statement and raises the reason."""
+    """Run `work` on a connection; aborting the signal cancels its statement and raises the reason.
+
+    Connections may have died in the pool (a restarted server): a read is repeated on the next one.
+    """
 
     async def once() -> T:
         async with database.acquire() as connection:
             return await work(connection)
 
-    return await _translated(_cancellable(once(), signal), "The store is unavailable")
+    async def repeated() -> T:
+        for _ in range(database.settings.pool_max):
+            try:
+                return await once()
+            except DEAD_CONNECTION:
+                continue
+        return await once()
+
+    return await _translated(_cancellable(repeated(), signal), UNAVAILABLE)
 
 
 async def changing(database: Database, signal: Signal | None, work: Callable[[Connection], Awaitable[T]]) -> T:
     """Run `work` in a transaction, again from the start after a deadlock or `StartOver`. All of it or nothing."""
     return await _translated(
         _cancellable(_attempts(database, work), signal),
-        "The store became unavailable; a change that was sent may or may not have been stored",
+        "The store became unavailable; the change may or may not have been stored",
     )
 
 
@@ -88,7 +101,10 @@ async def _cancellable(operation: Coroutine[Any, Any, T], signal: Signal | None)
 async def _translated(operation: Coroutine[Any, Any, T], unavailable: str) -> T:
     try:
         return await operation
-    except (SignalAborted, asyncpg.DataError):
+    except SignalAborted:
         raise
-    except (TargetUnavailable, *CONNECT_ERRORS, asyncpg.QueryCanceledError):
+    except TargetUnavailable:
+        # There was no connection, so nothing was sent.
+        raise PluginError("STORE_UNAVAILABLE", UNAVAILABLE) from None
+    except (*CONNECT_ERRORS, asyncpg.QueryCanceledError):
         raise PluginError("STORE_UNAVAILABLE", unavailable) from None

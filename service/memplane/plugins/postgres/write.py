@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from memplane.contracts import JSON, MemoryItem, Scope
 from memplane.errors import PluginError
@@ -37,6 +37,8 @@ from memplane.schema.database import Connection, Database
 from memplane.schema.ids import quoted
 from memplane.schema.times import format_time
 from memplane.signal import Signal
+
+T = TypeVar("T")
 
 _IDS: Final = """
 SELECT now() AS now, ARRAY(SELECT nextval('{schema}.long_term_memory_id_seq') FROM generate_series(1, $1)) AS ids
@@ -215,15 +217,15 @@ class _WriteTransaction:
             *(self._writing.embedding or (None, None)),
             TOKENIZER_VERSION,
             [row.memory_id for row in rows],
-            [draft.key for draft in drafts],
+            sparse([draft.key for draft in drafts]),
             [content.text for content in contents],
-            [content.document for content in contents],
-            [None if draft.metadata is None else draft.metadata.text for draft in drafts],
-            [fields.importance for fields in reserved],
-            [fields.category for fields in reserved],
-            [array_literal(fields.tags) for fields in reserved],
-            [fields.slot_hint for fields in reserved],
-            [fields.expires_at for fields in reserved],
+            sparse([content.document for content in contents]),
+            sparse([None if draft.metadata is None else draft.metadata.text for draft in drafts]),
+            sparse([fields.importance for fields in reserved]),
+            sparse([fields.category for fields in reserved]),
+            sparse([array_literal(fields.tags) for fields in reserved]),
+            sparse([fields.slot_hint for fields in reserved]),
+            sparse([fields.expires_at for fields in reserved]),
             [row.edges_version for row in rows],
             [row.content_hash for row in rows],
             [content.text_hash for content in contents],
@@ -263,6 +265,11 @@ def check_targets(reserved: Reserved, live: set[int], where: str) -> None:
     for index, relation in enumerate(reserved.relations):
         if relation.target not in live:
             invalid(f"{where}.metadata.relations[{index}].target is not a memory of this scope")
+
+
+def sparse(column: list[T | None]) -> list[T | None] | None:
+    """None for a column without any value: `unnest` fills it with NULLs, and nothing has to be sent."""
+    return None if all(value is None for value in column) else column
 
 
 def array_literal(strings: Sequence[str] | None) -> str | None:
