@@ -8,6 +8,7 @@ threads of its own. Every call has a deadline. Driver exceptions end here: calle
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -68,24 +69,30 @@ class MilvusConnection:
 
     async def open(self) -> None:
         """Connect. Raises `TargetUnavailable`. Idempotent."""
+        await self._connected(self.settings.timeout)
+
+    async def _connected(self, deadline: float) -> Any:
         async with self._opening:
             if self._client is None:
-                token, uri = self._token(), self._address().uri
-                deadline = self.settings.timeout
-                self._client = await self._in_thread(functools.partial(_connect, self.settings, uri, token), deadline)
+                uri, token = self._address().uri, self._token()
+                connect = functools.partial(_connect, uri, token, self.settings.database, deadline)
+                self._client = await self._in_thread(connect, deadline)
+            return self._client
 
     async def close(self) -> None:
         """Close the channel and its threads. Idempotent; the connection cannot be opened again."""
-        client, self._client = self._client, None
-        if client is not None:
-            await self._in_thread(client.close, PROBE_SECONDS)
+        await self._forget()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def healthy(self) -> bool:
         """Whether the server answers a cheap call within two seconds; never raises."""
         try:
             await self._attempt("list_collections", (), {}, PROBE_SECONDS)
-        except (TargetUnavailable, ProjectionRefused, ProjectionMissing, SettingsError):
+        except (TargetTimeout, ProjectionRefused, ProjectionMissing, SettingsError):
+            return False
+        except TargetUnavailable:
+            # A channel that has failed waits longer and longer before it tries again; a new one does not.
+            await self._forget()
             return False
         self._suspect = False
         return True
@@ -110,22 +117,22 @@ class MilvusConnection:
         await self._forget()
         return await self._attempt(method, args, kwargs, deadline)
 
-    async def run(self, work: Callable[[Any, float], T], *, timeout: float | None = None) -> T:
-        """`work(client, timeout)` in a thread, for what takes several calls (iterators); errors as in `call`."""
-        await self.open()
-        deadline = self.settings.timeout if timeout is None else timeout
-        return await self._in_thread(functools.partial(work, self._client, deadline), deadline)
-
     async def _attempt(self, method: str, args: tuple[object, ...], kwargs: dict[str, Any], deadline: float) -> Any:
-        if self._client is None:
-            await self.open()
-        bound = functools.partial(getattr(self._client, method), *args, timeout=deadline, **kwargs)
-        return await self._in_thread(bound, deadline)
+        client = await self._connected(deadline)
+        bound = functools.partial(getattr(client, method), *args, timeout=deadline, **kwargs)
+        try:
+            return await self._in_thread(bound, deadline)
+        except ProjectionRefused:
+            if client is not self._client:
+                # The call was not refused: another task has given up its channel in between.
+                raise TargetUnavailable("milvus", "the connection is being renewed") from None
+            raise
 
     async def _forget(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await self._in_thread(client.close, PROBE_SECONDS)
+            with contextlib.suppress(TargetUnavailable, ProjectionRefused):
+                await self._in_thread(client.close, PROBE_SECONDS)
 
     async def _in_thread(self, work: Callable[[], T], deadline: float) -> T:
         loop = asyncio.get_running_loop()
@@ -139,14 +146,14 @@ class MilvusConnection:
 CREDENTIALS = "the credentials are refused"
 
 
-def _connect(settings: MilvusSettings, uri: str, token: str) -> Any:
+def _connect(uri: str, token: str, database: str, deadline: float) -> Any:
     from pymilvus import MilvusClient
 
     # Loggers are global, so this also holds for whoever else uses pymilvus in the process.
-    for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    database = "" if settings.database == "default" else settings.database
-    return MilvusClient(uri=uri, token=token, db_name=database, timeout=settings.timeout, dedicated=True)
+    for logger in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
+    name = "" if database == "default" else database
+    return MilvusClient(uri=uri, token=token, db_name=name, timeout=deadline, dedicated=True)
 
 
 def _translated(work: Callable[[], T]) -> Callable[[], T]:
