@@ -157,8 +157,7 @@ class Controller:
 
     async def _drop(self, backend: Backend) -> deletion.Deletion:
         if await deletion.namespace_terminating(self.cluster, backend.namespace):
-            text = "The namespace is being deleted, so no Job can drop projections and schema: they were left behind"
-            return deletion.Deletion(done=True, warning=text)
+            return deletion.Deletion(done=True, warning=deletion.TERMINATING)
         try:
             facts, _ = await self._facts(backend)
         except Waiting as waiting:
