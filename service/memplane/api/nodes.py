@@ -29,6 +29,7 @@ from memplane.api.request_context import RequestContext, current_request, reques
 from memplane.contracts import JSON, NODES, NodeError, NodeResult
 from memplane.contracts import Scope as MemoryScope
 from memplane.errors import MemplaneError
+from memplane.schema.tracing import current_traceparent
 from memplane.settings import ServiceSettings
 from memplane.signal import Signal
 
@@ -66,6 +67,7 @@ class NodeEndpoint:
         headers = header_map(scope)
         request = request_context(headers)
         token = current_request.set(request)
+        current_traceparent.set(request.traceparent)
         node = scope["path"][len(PREFIX) :]
         status = "error"
         try:

@@ -17,6 +17,7 @@ from memplane.plugins.postgres import PostgresBackend
 from memplane.plugins.postgres.calls import changing, reading
 from memplane.schema.committed import Committed
 from memplane.schema.database import Database
+from memplane.schema.tracing import current_traceparent
 from memplane.signal import Signal, SignalAborted
 
 
@@ -273,3 +274,14 @@ async def test_without_prepared_statements_everything_works(postgres_settings):
 async def test_call_options_may_be_empty(backend):
     store = backend.scoped(ME)
     assert await store.get({"ids": ["1"], "keys": []}, CallOptions()) == []
+
+
+async def test_events_carry_the_trace_of_the_call_that_made_them(store, database):
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    token = current_traceparent.set(parent)
+    await store.one("traced")
+    current_traceparent.reset(token)
+    await store.one("untraced")
+
+    found = await rows(database, "SELECT DISTINCT aggregate_id, traceparent FROM {schema}.memory_outbox ORDER BY 1")
+    assert [row["traceparent"] for row in found] == [parent, None]

@@ -12,6 +12,7 @@ from memplane.outbox.events import Target
 from memplane.schema.canonical import invalid
 from memplane.schema.committed import Committed, OnCommit
 from memplane.schema.database import Connection, Database
+from memplane.schema.tracing import current_traceparent
 
 _log: Final = logging.getLogger(__name__)
 
@@ -28,7 +29,9 @@ class Writing:
 
     async def enqueue(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Insert the events of `changes` into the running transaction."""
-        await enqueue(connection, self.database, changes, targets=self.targets)
+        await enqueue(
+            connection, self.database, changes, targets=self.targets, traceparent=current_traceparent.get()
+        )
 
     def committed(self, rows: Sequence[Committed]) -> None:
         """Tell this process's cache; its failure is its own (seed `002` section 11.1)."""
