@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from docs.backend_page import backend_page
+from docs.cases import cases_page
 from memplane.api.compose import ServiceProcess
 from memplane.cli.app import app as commands
 from memplane.settings import ENV_PREFIX, Settings
@@ -40,6 +41,7 @@ def pages() -> dict[str, str]:
         "cli.md": commands_page(),
         "api.md": api_page(),
         "memorybackend.md": backend_page(NOTE),
+        "cases.md": cases_page(NOTE),
     }
 
 

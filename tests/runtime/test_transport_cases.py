@@ -118,6 +118,21 @@ async def test_h11_asyncio_cancellation_frees_the_caller_too(link):
     await asyncio.wait_for(far.finished.wait(), 2)
 
 
+async def test_rt09_a_private_node_cannot_be_called_from_outside(link):
+    far, near, _ = link
+    far.runtime.register(
+        define_worker(type="P", nodes={"P.OPEN": far.echo, "P.HIDDEN": far.echo}, expose=["P.OPEN"]), id="p"
+    )
+    address = {**far.address, "workerId": "p", "workerType": "P"}
+    near.register_remote(address=address, capabilities=["P.OPEN", "P.HIDDEN"], transport_id="t")
+    assert await near.invoke("P.OPEN", 1) == 1
+    with pytest.raises(TransportError):
+        await near.invoke("P.HIDDEN", 1)
+    with pytest.raises(TransportError, match=r"mismatched$"):
+        await far.runtime.receive(invocation(address, 1, node="P.HIDDEN"))
+    assert len(far.seen) == 1
+
+
 async def test_h12_exceptions_of_handlers_lose_everything(link):
     _, near, _ = link
     with pytest.raises(TransportError) as caught:
