@@ -221,7 +221,8 @@ Purpose = Literal["document", "query"]
 class EmbeddingProvider(Protocol):
     """Turns texts into vectors of `dimensions` finite floats, in the order given.
 
-    `model` and `revision` name the vector space: vectors of different pairs are never compared.
+    `model` and `revision` name the vector space: vectors of different pairs are never compared. A provider that holds
+    connections may also have `async close()`, which the process calls at its end.
     """
 
     @property

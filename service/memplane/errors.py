@@ -37,12 +37,15 @@ class RetrievalError(MemplaneError):
     """A public error of RETRIEVAL (codes `RETRIEVAL_…`). Its message is safe to show.
 
     It is no `PluginError`: behind MEMORY.SEARCH it becomes MEMORY_BACKEND_ERROR like any other exception (case M-46).
+    `outage` tells that no content is to blame: the provider is away, overloaded or refuses us, so that the same call
+    may succeed later and a worker waits instead of giving up an event.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, *, outage: bool = False) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+        self.outage = outage
 
 
 class NodeFailed(MemplaneError):  # noqa: N818 - public name, fixed by the design

@@ -91,11 +91,12 @@ class Connections:
 
     async def close(self) -> None:
         """Close what is open. Idempotent."""
-        for part in (self.milvus, self.neo4j, self.database):
-            if part is None:
+        for part in (self.milvus, self.neo4j, self.embedding, self.database):
+            close = getattr(part, "close", None)  # absent parts and providers without connections have none
+            if close is None:
                 continue
             try:
-                await part.close()
+                await close()
             except Exception as error:  # noqa: BLE001 - the others must be closed too, and drivers raise anything
                 log.warning("a connection did not close cleanly: %s", describe(error))
 

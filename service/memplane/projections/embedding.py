@@ -108,7 +108,7 @@ class StoredEmbeddings:
         except (OSError, TimeoutError):
             raise TargetUnavailable("embedding", "the provider does not answer") from None
         except RetrievalError as error:
-            if error.code in _AWAY:
+            if error.outage or error.code in _AWAY:
                 raise TargetUnavailable("embedding", "the provider does not answer") from None
             raise
         return [checked(vector, self.provider.dimensions) for vector in made]

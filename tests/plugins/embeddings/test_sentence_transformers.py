@@ -65,7 +65,8 @@ async def test_failures_are_translated_and_aborts_seen() -> None:
     made = SentenceTransformersEmbedding(SETTINGS, load=broken)
     with pytest.raises(RetrievalError) as caught:
         await made.embed(["a"], purpose="document")
-    assert str(caught.value) == "RETRIEVAL_BACKEND_ERROR: The local embedding model failed"
+    assert str(caught.value) == "RETRIEVAL_BACKEND_ERROR: The local embedding model cannot be loaded"
+    assert caught.value.outage
     signal = Signal()
     signal.abort()
     with pytest.raises(SignalAborted):

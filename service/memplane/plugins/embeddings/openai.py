@@ -16,12 +16,15 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from memplane.contracts import Purpose
-from memplane.errors import RetrievalError, SettingsError
+from memplane.errors import RetrievalError
 from memplane.plugins.embeddings.text import cut, text_of
 from memplane.plugins.registry import Resources
 from memplane.retrieval.embedding import check_vector
 from memplane.retrieval.errors import BACKEND_ERROR, PERMISSION_DENIED, TIMEOUT, invalid_embedding
 from memplane.signal import Signal, race
+
+CONTENT_STATUSES = frozenset({400, 413, 422})
+"""Answers that blame the request's texts; every other one says something about the provider or our key."""
 
 
 class NetworkPolicy(Protocol):
@@ -116,7 +119,7 @@ class OpenAIEmbedding:
             return []
         response = await race(self._post(self._body(contents, purpose)), signal)
         if response.status_code != httpx.codes.OK:
-            raise RetrievalError(BACKEND_ERROR, f"Embedding provider returned HTTP {response.status_code}")
+            raise _refused(response.status_code)
         return self._vectors(response, len(contents))
 
     async def close(self) -> None:
@@ -144,16 +147,16 @@ class OpenAIEmbedding:
         try:
             return await self._client.post(f"{self.settings.base_url}/embeddings", json=body, headers=self._headers())
         except httpx.TimeoutException:
-            raise RetrievalError(TIMEOUT, "Embedding provider timed out") from None
+            raise RetrievalError(TIMEOUT, "Embedding provider timed out", outage=True) from None
         except (httpx.HTTPError, httpx.InvalidURL):
-            raise RetrievalError(BACKEND_ERROR, "Embedding provider cannot be reached") from None
+            raise RetrievalError(BACKEND_ERROR, "Embedding provider cannot be reached", outage=True) from None
 
     def _headers(self) -> dict[str, str]:
         key = self._key()
         if not key:
             return {}
         if not key.isascii() or not key.isprintable():
-            raise SettingsError("embedding.options.api_key holds characters that cannot be sent")
+            raise _no_key("Embedding provider's key holds characters that cannot be sent")
         return {"Authorization": f"Bearer {key}"}
 
     def _key(self) -> str:
@@ -161,7 +164,7 @@ class OpenAIEmbedding:
             try:
                 return self.settings.api_key_file.read_text(encoding="utf-8").strip()
             except (OSError, UnicodeDecodeError):
-                raise SettingsError("embedding.options.api_key_file cannot be read") from None
+                raise _no_key("Embedding provider's key file cannot be read") from None
         return self.settings.api_key.get_secret_value() if self.settings.api_key is not None else ""
 
     def _vectors(self, response: httpx.Response, count: int) -> list[Sequence[float]]:
@@ -183,6 +186,16 @@ class OpenAIEmbedding:
             check_vector(vector, self.settings.dimensions)
             placed[index] = vector  # type: ignore[assignment]  # just checked
         return [placed[index] for index in range(count)]
+
+
+def _refused(status: int) -> RetrievalError:
+    message = f"Embedding provider returned HTTP {status}"
+    return RetrievalError(BACKEND_ERROR, message, outage=status not in CONTENT_STATUSES)
+
+
+def _no_key(message: str) -> RetrievalError:
+    # A Secret that is being rotated: the next call may find it.
+    return RetrievalError(BACKEND_ERROR, message, outage=True)
 
 
 class OpenAIPlugin:

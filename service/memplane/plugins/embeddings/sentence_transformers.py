@@ -86,9 +86,7 @@ class SentenceTransformersEmbedding:
 
     def _encode(self, texts: list[str]) -> list[Sequence[float]]:
         try:
-            if self._encoder is None:
-                self._encoder = self._load()
-            rows = self._encoder.encode(
+            rows = self._loaded().encode(
                 texts,
                 batch_size=self.settings.batch_size,
                 normalize_embeddings=True,
@@ -96,10 +94,20 @@ class SentenceTransformersEmbedding:
                 show_progress_bar=False,
             )
             return [[float(value) for value in row] for row in rows]
-        except SettingsError:
+        except (SettingsError, RetrievalError):
             raise
         except Exception:  # noqa: BLE001 - the library raises what its own dependencies raise, with paths in the text
             raise RetrievalError(BACKEND_ERROR, "The local embedding model failed") from None
+
+    def _loaded(self) -> Encoder:
+        if self._encoder is None:
+            try:
+                self._encoder = self._load()
+            except SettingsError:
+                raise
+            except Exception:  # noqa: BLE001 - as above; hubs, files and accelerators fail in their own ways
+                raise RetrievalError(BACKEND_ERROR, "The local embedding model cannot be loaded", outage=True) from None
+        return self._encoder
 
 
 def load_encoder(settings: SentenceTransformersSettings) -> Encoder:
