@@ -32,6 +32,7 @@ class Signal:
         self._reason: BaseException | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._sources: list[Callable[[], None]] = []
 
     @property
     def aborted(self) -> bool:
@@ -47,12 +48,23 @@ class Signal:
         if self._reason is not None:
             return
         self._reason = reason if reason is not None else SignalAborted("The operation was aborted")
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.release()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+    def release(self) -> None:
+        """Stop following a time or other signals; it can still be aborted by hand. Idempotent.
+
+        For a signal of `timeout` or `any` whose use is over: otherwise a long-lived source would keep every
+        short-lived combination with it.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        sources, self._sources = self._sources, []
+        for remove in sources:
+            remove()
 
     def raise_if_aborted(self) -> None:
         """Raise the reason if aborted."""
@@ -100,20 +112,15 @@ class Signal:
 
     @classmethod
     def any(cls, *signals: Signal | None) -> Signal:
-        """A signal that aborts with the first of `signals` (None is left out), with that one's reason."""
+        """A signal that aborts with the first of `signals` (None is left out), with that one's reason.
+
+        `release` it when its use is over and one of the sources lives longer.
+        """
         combined = cls()
-        removers: list[Callable[[], None]] = []
-
-        def let_go() -> None:
-            # A long-lived source must not keep every short-lived combination: once one fires, the others let go.
-            for remove in removers:
-                remove()
-
         for source in signals:
-            if source is None:
+            if source is None or combined.aborted:
                 continue
-            removers.append(source.on_abort(lambda source=source: combined.abort(source.reason)))  # type: ignore[misc]
-        combined.on_abort(let_go)
+            combined._sources.append(source.on_abort(lambda source=source: combined.abort(source.reason)))  # type: ignore[misc]
         return combined
 
 
