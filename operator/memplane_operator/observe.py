@@ -138,7 +138,7 @@ def target_statuses(
                 "finishedAt": run["finishedAt"],
                 "state": run.get("state", "completed"),
                 "scanned": int(run.get("scanned") or 0),
-                "drift": [{"kind": k, "count": int(v)} for k, v in sorted((run.get("drift") or {}).items())],
+                "drift": [{"kind": k, "count": int(v)} for k, v in sorted((run.get("mismatches") or {}).items())],
             }
         result.append(item)
     return result

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from memplane.api.admin.models import ReconciliationRun
 from memplane_operator.conditions import Finding, merge, ready
-from memplane_operator.observe import converged, job_state, migrated, service_findings, target_findings, worker_findings
+from memplane_operator.observe import (
+    converged,
+    job_state,
+    migrated,
+    service_findings,
+    target_findings,
+    target_statuses,
+    worker_findings,
+)
 from tests.operator.objects import BOTH, backend
 
 
@@ -105,3 +115,28 @@ def test_workers_are_healthy_when_all_wanted_are_ready() -> None:
     assert worker_findings(target, live)[0].status == "False"
     live[("Deployment", "memory-worker-neo4j")] = deployment(2, 2)
     assert worker_findings(target, live)[0].status == "True"
+
+
+def test_the_last_full_run_stands_in_the_status() -> None:
+    run = ReconciliationRun(
+        id=1,
+        target="milvus",
+        kind="full",
+        mode="repair",
+        state="completed",
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        finished_at=datetime(2026, 1, 1, 0, 1, tzinfo=UTC),
+        scanned=7,
+        mismatches={"missing": 2, "stale": 1},
+        repaired={},
+    )
+    reported = {"targets": {"milvus": {"lastFullRun": run.model_dump(mode="json", by_alias=True), "drift": 3}}}
+    milvus, neo4j = target_statuses(reported, backend(BOTH), {})
+    assert milvus["lastFullRun"] == {
+        "finishedAt": "2026-01-01T00:01:00Z",
+        "state": "completed",
+        "scanned": 7,
+        "drift": [{"kind": "missing", "count": 2}, {"kind": "stale", "count": 1}],
+    }
+    assert milvus["drift"] == 3
+    assert "lastFullRun" not in neo4j

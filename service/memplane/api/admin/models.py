@@ -119,6 +119,7 @@ class TargetStatus(Model):
     lag_seconds: float = Field(description="age of the oldest unfinished event, 0 without one")
     dead: int
     drift: int | None = Field(None, description="differences of the newest finished full run; null without a run")
+    last_full_run: ReconciliationRun | None = Field(None, description="the newest finished full run")
 
 
 class Dependency(Model):

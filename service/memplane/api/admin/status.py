@@ -54,6 +54,7 @@ async def read_status(database: Database, settings: Settings, targets: frozenset
                 enabled=target in targets,
                 mode=settings.outbox.mode,
                 drift=drift_of(runs.get(target.value)),
+                last_full_run=runs.get(target.value),
                 **_reached(checks.get(target.value)),
                 **_counted(backlog.get(target.value, (0, 0, 0.0))),
             )
