@@ -26,6 +26,7 @@ from tests.outbox.world import (
     change,
     create,
     execute,
+    expire_leases,
     quick,
     rows,
     statuses,
@@ -210,11 +211,13 @@ async def test_a_killed_worker_loses_nothing(database: Database) -> None:
     ids = await create(database, 30)
     stuck = DictTarget()
     stuck.hang = set(ids)
-    worker = OutboxWorker(database, stuck, quick(drain_seconds=0.01, batch_size=10, call_timeout=1.5))
+    worker = OutboxWorker(database, stuck, quick(drain_seconds=0.01, batch_size=10, lease_seconds=60, call_timeout=30))
     run = asyncio.create_task(worker.run(Signal()))
     await until(lambda: _is(database, {"processing": 20, "pending": 10}))
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
+    assert (await statuses(database))["processing"] == 20, "nobody has given them back"
+    await expire_leases(database)
     target = DictTarget()
     async with running(database, target):
         await done(database, 30)

@@ -32,7 +32,7 @@ Source: seed `002` section 8.1; design sections 6.1 to 6.3.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -128,19 +128,45 @@ async def claim(database: Database, target: Target, *, worker: str, limit: int, 
     return [_event(row, target, token) for row in rows]
 
 
+_FAMILIES = {family.value: family for family in Family}
+
+
+class _Payload(Mapping[str, Any]):
+    """A payload as it came from the database, decoded when somebody reads it: workers go by the truth instead."""
+
+    __slots__ = ("_decoded", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._decoded: dict[str, Any] | None = None
+
+    def _mapping(self) -> dict[str, Any]:
+        if self._decoded is None:
+            self._decoded = json.loads(self._text)
+        return self._decoded
+
+    def __getitem__(self, key: str) -> Any:
+        return self._mapping()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping())
+
+    def __len__(self) -> int:
+        return len(self._mapping())
+
+    def __repr__(self) -> str:
+        return repr(self._mapping())
+
+
 def _event(row: Sequence[Any], target: Target, token: UUID) -> Event:
     # By position, in the order of _TAKE's RETURNING: this runs for every event.
     (id_, event_id, memory_id, tenant, user_id, version, kind, family, payload, attempts, at, suspect, key, trace) = row
+    # A pool may have a JSON codec of its own.
+    thin = _Payload(payload) if type(payload) is str else payload
     return Event(
-        id_, event_id, memory_id, tenant, user_id, version, kind, Family(family), target, _json(payload), attempts, at,
+        id_, event_id, memory_id, tenant, user_id, version, kind, _FAMILIES[family], target, thin, attempts, at,
         token, suspect, key is not None, trace,
     )  # fmt: skip
-
-
-def _json(payload: object) -> Mapping[str, Any]:
-    # A pool may have a JSON codec of its own.
-    decoded: Mapping[str, Any] = json.loads(payload) if isinstance(payload, str) else payload  # type: ignore[assignment]
-    return decoded
 
 
 # A row has a token exactly while it is processing. Rows are locked in the order of their ids, as everywhere: whoever
@@ -166,9 +192,15 @@ RETURNING o.id, o.processed_at
 
 
 def _by_token(events: Sequence[Event]) -> dict[UUID, list[int]]:
-    ids: dict[UUID, list[int]] = {}
-    for event in events:
-        ids.setdefault(event.claim_token, []).append(event.id)
+    if not events:
+        return {}
+    # The events of a batch share one token object, and hashing a UUID is slow.
+    token = events[0].claim_token
+    ids: dict[UUID, list[int]] = {token: [event.id for event in events if event.claim_token is token]}
+    if len(ids[token]) < len(events):
+        for event in events:
+            if event.claim_token is not token:
+                ids.setdefault(event.claim_token, []).append(event.id)
     return ids
 
 

@@ -63,6 +63,22 @@ class Delivery:
                 continue
             parts += await self._attempt(part, timeout, result)
 
+    async def compare(self, tasks: Sequence[Task], lease: Lease, result: Delivered) -> None:
+        """Shadow: compare the target with the truth, write nothing (design section 6.9).
+
+        `unchanged` are equal, `applied` would have been written.
+        """
+        timeout = min(self._call_timeout, max(0.0, lease.remaining()))
+        try:
+            async with asyncio.timeout(timeout):
+                same = await self._target.settled(tasks, timeout=timeout)
+        except (TargetUnavailable, TimeoutError):
+            result.returned += [task.event for task in tasks]
+            result.unhealthy = True
+            return
+        verdicts = [Outcome(Verdict.UNCHANGED if equal else Verdict.APPLIED, "shadow") for equal in same]
+        result.outcomes += zip(tasks, verdicts, strict=True)
+
     async def _attempt(self, part: Sequence[Task], timeout: float, result: Delivered) -> list[Sequence[Task]]:
         """One call. Returns the parts that are to be tried next."""
         await self._probe(Point.BEFORE_CALL)

@@ -18,21 +18,20 @@ import random
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from memplane.errors import SettingsError, TargetUnavailable
 from memplane.outbox.breaker import Breaker
 from memplane.outbox.claim import claim
 from memplane.outbox.delivery import Delivered, Delivery, is_healthy
-from memplane.outbox.events import BatchReport, Event, Outcome, ProjectionTarget, Task, Verdict
+from memplane.outbox.events import BatchReport, Event, ProjectionTarget, Task
 from memplane.outbox.lease import Lease
+from memplane.outbox.maintenance import maintain
 from memplane.outbox.metrics import Metrics
 from memplane.outbox.notify import Wakeup, listen
 from memplane.outbox.patience import DATABASE_ERRORS, GaveUp, Patience, rest
 from memplane.outbox.probes import Point, Probe, no_probe
-from memplane.outbox.prune import prune_processed
-from memplane.outbox.putback import give_back, reclaim_expired
+from memplane.outbox.putback import give_back
 from memplane.outbox.retry import RetryPolicy
 from memplane.outbox.settlement import Settlement
 from memplane.outbox.truth import read_truths
@@ -41,11 +40,6 @@ from memplane.settings import OutboxSettings
 from memplane.signal import Signal
 
 logger = logging.getLogger(__name__)
-
-PRUNE_SECONDS = 60.0
-PRUNE_BATCHES = 20
-"""Batches of 1,000 that one pruning pass deletes at most, so that it never crowds out the claims."""
-
 
 GIVE_BACK_SECONDS = 2.0
 """What is left for giving back after the drain's time is over."""
@@ -117,7 +111,12 @@ class OutboxWorker:
             return
         helpers = [
             asyncio.create_task(listen(self._database, self._target.name, self._wakeup, signal), name="outbox-listen"),
-            asyncio.create_task(self._maintain(signal), name="outbox-maintain"),
+            asyncio.create_task(
+                maintain(
+                    self._database, self._target.name, self._settings, self._patience, wakeup=self._wakeup, stop=signal
+                ),
+                name="outbox-maintain",
+            ),
         ]
         remove = signal.on_abort(self._wakeup.now)
         try:
@@ -230,22 +229,9 @@ class OutboxWorker:
         )
         tasks = [Task(event, truths[event.id]) for event in batch.events]
         if self._settings.mode == "Shadow":
-            await self._compare(tasks, lease, batch.delivered)
+            await self._delivery.compare(tasks, lease, batch.delivered)
         else:
             await self._delivery.deliver(tasks, lease, batch.delivered)
-
-    async def _compare(self, tasks: Sequence[Task], lease: Lease, result: Delivered) -> None:
-        """Shadow: compare the target with the truth, write nothing (design section 6.9)."""
-        timeout = min(self._settings.call_timeout, max(0.0, lease.remaining()))
-        try:
-            async with asyncio.timeout(timeout):
-                same = await self._target.settled(tasks, timeout=timeout)
-        except (TargetUnavailable, TimeoutError):
-            result.returned += [task.event for task in tasks]
-            result.unhealthy = True
-            return
-        verdicts = [Outcome(Verdict.UNCHANGED if equal else Verdict.APPLIED, "shadow") for equal in same]
-        result.outcomes += zip(tasks, verdicts, strict=True)
 
     def _judge(self, delivered: Delivered) -> None:
         """Breaker and consecutive failures, from how one batch went."""
@@ -286,31 +272,6 @@ class OutboxWorker:
                 return True
         self._breaker.trip()
         return False
-
-    async def _maintain(self, signal: Signal) -> None:
-        """Reclaim expired leases and prune what is past its retention, with jitter, until `signal`."""
-        every = min(self._settings.lease_seconds / 4, 15.0)
-        pruned_at = time.monotonic() - PRUNE_SECONDS * random.random()  # noqa: S311 - jitter
-        with suppress(GaveUp):
-            while not signal.aborted:
-                reclaimed = await self._patience.insist(
-                    lambda: reclaim_expired(self._database, self._target.name, self._policy), signal
-                )
-                if reclaimed:
-                    logger.warning(
-                        "events were reclaimed from expired leases",
-                        extra={"target": self._target.name.value, "events": len(reclaimed)},
-                    )
-                    self._wakeup.now()
-                if time.monotonic() - pruned_at >= PRUNE_SECONDS:
-                    pruned_at = time.monotonic()
-                    await self._patience.insist(self._prune, signal)
-                await rest(signal, every * (0.5 + random.random()))  # noqa: S311 - jitter
-
-    async def _prune(self) -> int:
-        return await prune_processed(
-            self._database, retention_seconds=self._settings.retention_seconds, max_batches=PRUNE_BATCHES
-        )
 
     async def _drain(self) -> None:
         """Let the batches in flight end; after `drain_seconds` they are abandoned to their leases."""
