@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 
 class Proxy:
-    """Forwards connections. `freeze` keeps them open and silent, like a stopped process; `cut` ends, then refuses them."""
+    """Forwards connections. `freeze` keeps them open and silent, as a stopped process does; `cut` ends them."""
 
     def __init__(self, host: str, port: int) -> None:
         self._upstream = (host, port)

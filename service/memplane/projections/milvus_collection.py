@@ -127,7 +127,8 @@ async def _index_and_load(milvus: MilvusConnection, generation: Generation) -> N
     if "vector" not in await milvus.call("list_indexes", generation.collection):
         parameters = MilvusClient.prepare_index_params()
         parameters.add_index("vector", index_name="vector", **INDEX)
-        await milvus.call("create_index", generation.collection, parameters, timeout=LOAD_SECONDS)
+        # Loading waits for what it needs of the index, so nobody has to wait here until it is built.
+        await milvus.call("create_index", generation.collection, parameters, timeout=LOAD_SECONDS, sync=False)
     await milvus.call("load_collection", generation.collection, timeout=LOAD_SECONDS)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from memplane.errors import SettingsError, TargetUnavailable
@@ -60,22 +61,32 @@ class Neo4jConnection:
     def _address(self) -> Address:
         return read_address("neo4j", self.settings.uri, self.settings.uri_file)
 
+    def _credentials(self) -> tuple[str, str]:
+        return self._address().user or self.settings.user, self._password()
+
     def _open_driver(self) -> Any:
         import neo4j
         from neo4j import AsyncGraphDatabase
-        from neo4j.auth_management import AsyncAuthManagers
+        from neo4j.auth_management import AsyncAuthManager
         from neo4j.exceptions import ConfigurationError
 
         logging.getLogger("neo4j").setLevel(logging.CRITICAL + 1)
 
-        async def credentials() -> Any:
-            # The driver asks again after the server refused what it got, so a rotated file takes effect.
-            return neo4j.basic_auth(self._address().user or self.settings.user, self._password())
+        credentials = self._credentials
+
+        class Current(AsyncAuthManager):
+            """What the files say now; a refused password is tried again only if they say something else by then."""
+
+            async def get_auth(self) -> neo4j.Auth:
+                return neo4j.basic_auth(*credentials())
+
+            async def handle_security_exception(self, auth: Any, error: Any) -> bool:
+                return bool(auth != await self.get_auth())
 
         try:
             return AsyncGraphDatabase.driver(
                 self._address().uri,
-                auth=AsyncAuthManagers.basic(credentials) if self._password() else None,
+                auth=Current() if self._password() else None,
                 connection_timeout=self.settings.timeout,
                 connection_acquisition_timeout=self.settings.timeout,
                 max_transaction_retry_time=self.settings.timeout,
@@ -126,6 +137,28 @@ class Neo4jConnection:
 
         return await self.transact(work, timeout=timeout, read=read)
 
+    async def read_once(
+        self, query: str, parameters: Mapping[str, Any], *, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Like `run` with `read`, but in an auto-commit transaction that is not retried: one round trip instead of two.
+
+        For searches, whose callers would rather do without the graph than wait for it.
+        """
+        deadline = self.settings.timeout if timeout is None else timeout
+        if self._suspect and not await self.healthy():
+            raise TargetUnavailable("neo4j", "it does not answer")
+        if self._driver is None:
+            self._driver = self._open_driver()
+        try:
+            async with asyncio.timeout(deadline), _session(self._driver, self.settings.database) as session:
+                return await _auto_commit(session, query, parameters, deadline)
+        except TimeoutError:
+            self._suspect = True
+            raise TargetTimeout("neo4j", f"no answer within {deadline:g} s") from None
+        except TargetUnavailable:
+            self._suspect = True
+            raise
+
     async def transact(
         self, work: Callable[[GraphTransaction], Awaitable[T]], *, timeout: float | None = None, read: bool = False
     ) -> T:
@@ -162,16 +195,33 @@ async def _in_transaction(
     driver: Any, database: str, work: Callable[[GraphTransaction], Awaitable[T]], deadline: float, read: bool
 ) -> T:
     import neo4j
-    from neo4j import exceptions
 
     async def unit(transaction: Any) -> T:
         return await work(GraphTransaction(transaction))
 
     unit = neo4j.unit_of_work(timeout=deadline)(unit)
+    async with _session(driver, database) as session:
+        answer: T = await (session.execute_read(unit) if read else session.execute_write(unit))
+        return answer
+
+
+async def _auto_commit(
+    session: Any, query: str, parameters: Mapping[str, Any], deadline: float
+) -> list[dict[str, Any]]:
+    import neo4j
+
+    result = await session.run(neo4j.Query(query, timeout=deadline), parameters)
+    return [dict(record) async for record in result]
+
+
+@asynccontextmanager
+async def _session(driver: Any, database: str) -> AsyncIterator[Any]:
+    """A session whose driver errors come out as ours."""
+    from neo4j import exceptions
+
     try:
         async with driver.session(database=database) as session:
-            answer: T = await (session.execute_read(unit) if read else session.execute_write(unit))
-            return answer
+            yield session
     except exceptions.AuthError:
         raise TargetUnavailable("neo4j", CREDENTIALS) from None
     except (exceptions.DriverError, exceptions.TransientError, OSError):
