@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -124,3 +125,49 @@ async def test_huge_finite_components_are_finite() -> None:
     assert await embed_contents(Provider(lambda contents: [[1e308, 1e308, -1e308]]), [1]) == [[1e308, 1e308, -1e308]]
     vectors = await embed_contents(Provider(lambda contents: [array("f", [1, 2])]), [1])
     assert list(vectors[0]) == [1.0, 2.0]
+
+
+class Slow(Provider):
+    """Answers batches in an order of its own; counts how many are in flight."""
+
+    def __init__(self, fail_on: int | None = None) -> None:
+        super().__init__(doubles)
+        self.fail_on = fail_on
+        self.running = self.peak = self.finished = 0
+
+    async def embed(self, contents: Sequence[Any], *, purpose: Purpose, signal: Signal | None = None) -> Any:
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        try:
+            for _ in range(10 - contents[0]):
+                await asyncio.sleep(0)
+            if contents[0] == self.fail_on:
+                raise RetrievalError("RETRIEVAL_TIMEOUT", "slow")
+            self.finished += 1
+            return await super().embed(contents, purpose=purpose, signal=signal)
+        finally:
+            self.running -= 1
+
+
+async def test_concurrent_batches_are_bounded_and_keep_order() -> None:
+    provider = Slow()
+    vectors = await embed_contents(provider, list(range(10)), 1, concurrency=3)
+    assert vectors == [[float(number), 1.0] for number in range(10)]
+    assert provider.peak == 3
+    assert [contents for contents, _ in provider.calls] != [[number] for number in range(10)]
+    await embed_contents(provider, [1, 2], 1)
+    assert provider.running == 0
+
+
+async def test_a_failing_batch_cancels_those_in_flight() -> None:
+    provider = Slow(fail_on=9)
+    with pytest.raises(RetrievalError) as caught:
+        await embed_contents(provider, [9, *[0] * 50], 1, concurrency=4)
+    assert caught.value.code == "RETRIEVAL_TIMEOUT"
+    assert (provider.running, provider.finished) == (0, 0)
+
+
+@pytest.mark.parametrize("concurrency", [0, 65, 1.5, None])
+async def test_concurrency_has_limits(concurrency: Any) -> None:
+    with pytest.raises(RetrievalError):
+        await embed_contents(Provider(doubles), [1], concurrency=concurrency)

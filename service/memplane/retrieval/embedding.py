@@ -6,9 +6,10 @@ index, where it would silently spoil searches.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeGuard
 
 from memplane.contracts import EmbeddingProvider, Purpose
@@ -17,6 +18,7 @@ from memplane.signal import Signal
 
 DEFAULT_BATCH_SIZE = 64
 MAX_BATCH_SIZE = 2048
+MAX_CONCURRENCY = 64
 
 REAL_TYPES = frozenset({float, int})
 
@@ -28,8 +30,12 @@ async def embed_contents(
     *,
     purpose: Purpose = "document",
     signal: Signal | None = None,
+    concurrency: int = 1,
 ) -> list[Sequence[float]]:
     """One vector per content, in order. Batches of `batch_size` (1..2048) go to the provider one after another.
+
+    `concurrency` (1..64) lets so many batches be in flight at a time, for a remote provider that would otherwise idle
+    between two of them; when one fails the others are cancelled. Order and checks are the same.
 
     Raises the signal's reason when it is aborted (also with nothing to embed), RETRIEVAL_INVALID_INPUT for a bad batch
     size, RETRIEVAL_INVALID_EMBEDDING when the provider gives another number of vectors than it got contents, or a
@@ -38,10 +44,11 @@ async def embed_contents(
     size = require_integer("batchSize", batch_size, 1, MAX_BATCH_SIZE)
     if signal is not None:
         signal.raise_if_aborted()
-    vectors: list[Sequence[float]] = []
     dimensions: int | None = getattr(provider, "dimensions", None)
-    for start in range(0, len(contents), size):
-        batch = contents[start : start + size]
+    batches = [contents[start : start + size] for start in range(0, len(contents), size)]
+
+    async def embed(batch: Sequence[Any]) -> Sequence[Sequence[float]]:
+        nonlocal dimensions
         made = await provider.embed(batch, purpose=purpose, signal=signal)
         if signal is not None:
             signal.raise_if_aborted()
@@ -49,8 +56,35 @@ async def embed_contents(
             raise invalid_embedding(f"The embedding provider must return {len(batch)} vectors")
         for vector in made:
             dimensions = check_vector(vector, dimensions)
-        vectors.extend(made)
-    return vectors
+        return made
+
+    made = await _in_order(embed, batches, require_integer("concurrency", concurrency, 1, MAX_CONCURRENCY))
+    return [vector for batch in made for vector in batch]
+
+
+async def _in_order(
+    embed: Callable[[Sequence[Any]], Awaitable[Sequence[Sequence[float]]]],
+    batches: Sequence[Sequence[Any]],
+    concurrency: int,
+) -> list[Sequence[Sequence[float]]]:
+    """The results of all batches in their order, at most `concurrency` of them in flight."""
+    if concurrency == 1 or len(batches) < 2:
+        return [await embed(batch) for batch in batches]
+    results: list[Sequence[Sequence[float]]] = [()] * len(batches)
+    waiting = iter(enumerate(batches))
+
+    async def work() -> None:
+        for index, batch in waiting:
+            results[index] = await embed(batch)
+
+    tasks = [asyncio.create_task(work()) for _ in range(min(concurrency, len(batches)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return results
 
 
 def check_vector(vector: object, dimensions: int | None) -> int:
