@@ -133,6 +133,7 @@ def _peer(client: MilvusClient, generation: Generation, vector: list[float]) -> 
         anns_field="vector",
         output_fields=["version"],
         search_params={"metric_type": "COSINE", "params": {"ef": 64}},
+        consistency_level="Bounded",
     )
     took = time.perf_counter() - started
     return {int(hit["id"]) for hit in answer[0]}, took

@@ -62,7 +62,7 @@ async def expand(
     for _ in range(depth):
         if not frontier:
             break
-        rows = await connection.run(
+        rows = await connection.read_once(
             _STEP,
             {
                 "frontier": frontier,
@@ -74,7 +74,6 @@ async def expand(
                 "steps": MAX_STEPS,
             },
             timeout=timeout,
-            read=True,
         )
         frontier = follow(reached, [(row["source"], row["target"]) for row in rows], decay)
     return rank(reached.values())[:limit]

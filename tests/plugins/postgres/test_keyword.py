@@ -135,11 +135,24 @@ async def test_rows_without_lexemes_are_filled_in(database: Database) -> None:
 
 async def test_a_word_that_is_everywhere_ranks_the_newest(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyword, "CANDIDATES", 5)
-    monkeypatch.setattr(keyword, "COUNTED", 5)
+    monkeypatch.setattr(keyword, "CROWDED", 5)
     ids = [await write(database, "everywhere") for _ in range(12)]
     hits = await found(database, "everywhere", limit=3)
     assert hits == ids[-5:][:3]
     assert set(await found(database, "everywhere", limit=12)) == set(ids)
+
+
+async def test_of_common_words_those_that_meet_are_candidates(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyword, "CANDIDATES", 3)
+    monkeypatch.setattr(keyword, "CROWDED", 3)
+    both = await write(database, "tea and milk")
+    for _ in range(6):
+        await write(database, "tea alone")
+        await write(database, "milk, milk alone")
+    assert (await found(database, "tea milk", limit=1)) == [both]
+    assert len(await found(database, "tea milk", limit=5)) == 5
 
 
 async def test_common_words_are_known_from_statistics(database: Database) -> None:

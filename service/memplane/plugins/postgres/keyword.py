@@ -5,25 +5,29 @@ matching words are among the caller's memories, and how much else the memory hol
 
 Ranking every memory that holds "the" would make a question slow, so candidates come from the rarest words, as many of
 them as together name about `CANDIDATES` memories; the other words only add to the score. When even the rarest word is
-in more memories than that, the newest of them are ranked. Source: design section 8.
+in more memories than that, candidates are the newest that hold it and another word of the question; only if those are
+fewer than asked for, the newest that hold it alone. Source: design section 8.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memplane.contracts import Scope
 from memplane.plugins.postgres.filters import Binds, to_sql
-from memplane.plugins.postgres.frequency import COUNTED, Frequencies
+from memplane.plugins.postgres.frequency import Frequencies
 from memplane.plugins.postgres.rows import LIVE
 from memplane.plugins.postgres.tokens import as_tsquery, query_tokens
 from memplane.retrieval.filters import Filter
-from memplane.schema.database import Database
+from memplane.schema.database import Connection, Database
 
 CANDIDATES = 1_000
 """Memories that are ranked, about; never fewer than are asked for, when there are as many."""
+
+CROWDED = 400
+"""Memories that are ranked when every word of the question is common."""
 
 K1 = 1.2
 B = 0.75
@@ -62,12 +66,49 @@ class KeywordSearch:
             essential = rarest(lexemes, holders, needed)
             if not essential:
                 return []
-            common = holders[essential[0]] > max(needed, COUNTED - 1)
-            statement, arguments = _statement(
-                scope, essential, weights(size, holders), needed=needed, limit=limit, filter=filter, common=common
-            )
-            rows = await connection.fetch(self._database.sql(statement), *arguments)
+            idf = weights(size, holders)
+            condition = as_tsquery(essential)
+            others = [lexeme for lexeme in idf if lexeme != essential[0]]
+            crowded = holders[essential[0]] > needed
+            if crowded:
+                needed = max(CROWDED, limit)
+            if crowded and others:
+                condition = f"{as_tsquery(essential[:1])} & ({as_tsquery(others)})"
+            rows = await self._rank(connection, scope, condition, idf, limit=limit, needed=needed, filter=filter)
+            if crowded and others and len(rows) < limit:
+                condition = as_tsquery(essential[:1])
+                rows = await self._rank(connection, scope, condition, idf, limit=limit, needed=needed, filter=filter)
         return [KeywordHit(row["id"], row["score"]) for row in rows]
+
+    async def _rank(
+        self,
+        connection: Connection,
+        scope: Scope,
+        condition: str,
+        idf: Mapping[str, float],
+        *,
+        limit: int,
+        needed: int,
+        filter: Filter | None,  # noqa: A002 - the wire's name
+    ) -> list[Any]:
+        """The best of the newest `needed` memories that hold `condition`, a tsquery."""
+        binds = Binds(scope.tenant, scope.user, condition, needed, limit)
+        score = " + ".join(
+            f"CASE WHEN m.search_tokens @@ {binds.add(_quoted(lexeme), 'tsquery')}"
+            f" THEN {binds.add(weight, 'float8')} ELSE 0 END"
+            for lexeme, weight in sorted(idf.items())
+        )
+        more = "" if filter is None else f" AND {to_sql(filter, binds)}"
+        statement = (
+            f"WITH candidates AS MATERIALIZED (SELECT m.id, {score} AS weight, length(m.search_tokens)::float8 AS size "
+            "FROM {schema}.long_term_memory AS m WHERE m.tenant = $1 AND m.user_id = $2 "
+            f"AND m.search_tokens @@ $3::tsquery AND {LIVE}{more} ORDER BY m.id DESC LIMIT $4::int) "
+            f"SELECT id, weight * {K1 + 1}::float8 / "
+            f"(1::float8 + {K1}::float8 * ({1 - B}::float8 + {B}::float8 * size / avg(size) OVER ())) AS score "
+            "FROM candidates ORDER BY score DESC, id LIMIT $5::int"
+        )
+        rows: list[Any] = await connection.fetch(self._database.sql(statement), *binds.values)
+        return rows
 
 
 def rarest(lexemes: Sequence[str], holders: Mapping[str, float], needed: int) -> list[str]:
@@ -93,36 +134,6 @@ def weights(size: float, holders: Mapping[str, float]) -> dict[str, float]:
         for lexeme, number in holders.items()
         if number > 0
     }
-
-
-def _statement(
-    scope: Scope,
-    essential: Sequence[str],
-    idf: Mapping[str, float],
-    *,
-    needed: int,
-    limit: int,
-    filter: Filter | None,  # noqa: A002 - the wire's name
-    common: bool,
-) -> tuple[str, list[object]]:
-    binds = Binds(scope.tenant, scope.user, as_tsquery(list(essential)), needed, limit)
-    score = " + ".join(
-        f"CASE WHEN m.search_tokens @@ {binds.add(_quoted(lexeme), 'tsquery')}"
-        f" THEN {binds.add(weight, 'float8')} ELSE 0 END"
-        for lexeme, weight in sorted(idf.items())
-    )
-    condition = "" if filter is None else f" AND {to_sql(filter, binds)}"
-    # For a very common word reading the newest memories is cheaper than collecting all holders: IS TRUE hides the
-    # condition from the index.
-    holds = "(m.search_tokens @@ $3::tsquery) IS TRUE" if common else "m.search_tokens @@ $3::tsquery"
-    statement = (
-        f"WITH candidates AS MATERIALIZED (SELECT m.id, {score} AS weight, length(m.search_tokens) AS size "
-        "FROM {schema}.long_term_memory AS m "
-        f"WHERE m.tenant = $1 AND m.user_id = $2 AND {holds} AND {LIVE}{condition} ORDER BY m.id DESC LIMIT $4::int) "
-        f"SELECT id, weight * {K1 + 1} / (1 + {K1} * ({1 - B} + {B} * size / avg(size) OVER ())) AS score "
-        "FROM candidates ORDER BY score DESC, id LIMIT $5::int"
-    )
-    return statement, binds.values
 
 
 def _quoted(lexeme: str) -> str:

@@ -11,15 +11,22 @@ from typing import Final
 from memplane.cache.ltm import LtmCache
 from memplane.contracts import MemoryItem, Scope
 from memplane.plugins.postgres.filters import Binds, to_sql
-from memplane.plugins.postgres.rows import LIVE, item_of
+from memplane.plugins.postgres.rows import ITEM_COLUMNS, LIVE, item_of
 from memplane.retrieval.filters import Filter
 from memplane.schema.database import Database
 
 _BODY: Final = ("key", "content", "document", "metadata", "created_at", "updated_at")
 
-_COLUMNS: Final = "m.id, m.version, m.expires_at, m.version IS NOT DISTINCT FROM asked.version AS held, " + ", ".join(
-    f"CASE WHEN m.version IS DISTINCT FROM asked.version THEN m.{name} END AS {name}" for name in _BODY
+_ALL: Final = f"{ITEM_COLUMNS}, FALSE AS held FROM {{schema}}.long_term_memory AS m"
+
+_UNLESS_HELD: Final = (
+    "m.id, m.version, m.expires_at, asked.version IS NOT NULL AS held, "
+    + ", ".join(f"CASE WHEN asked.version IS NULL THEN m.{name} END AS {name}" for name in _BODY)
+    + " FROM {schema}.long_term_memory AS m"
+    " LEFT JOIN unnest($4::bigint[], $5::bigint[]) AS asked (id, version)"
+    " ON asked.id = m.id AND asked.version = m.version"
 )
+"""What the cache holds in the version that the truth has does not travel."""
 
 
 class Hydration:
@@ -38,13 +45,14 @@ class Hydration:
         """The live memories of `scope` among `ids` that match the filter, as they are now."""
         if not ids:
             return {}
-        held = [self._cache.version(scope, memory_id) for memory_id in ids] if self._cache else [None] * len(ids)
-        binds = Binds(scope.tenant, scope.user, list(ids), held)
+        held = self._held(scope, ids)
+        binds = Binds(scope.tenant, scope.user, list(ids))
+        if held:
+            binds.values += [list(held), list(held.values())]
         condition = "" if filter is None else f" AND {to_sql(filter, binds)}"
         statement = (
-            f"SELECT {_COLUMNS} FROM unnest($3::bigint[], $4::bigint[]) AS asked (id, version) "
-            f"JOIN {{schema}}.long_term_memory AS m ON m.id = asked.id "
-            f"WHERE m.tenant = $1 AND m.user_id = $2 AND {LIVE}{condition}"
+            f"SELECT {_UNLESS_HELD if held else _ALL} "
+            f"WHERE m.tenant = $1 AND m.user_id = $2 AND m.id = ANY($3::bigint[]) AND {LIVE}{condition}"
         )
         async with self._database.acquire() as connection:
             rows = await connection.fetch(self._database.sql(statement), *binds.values)
@@ -62,6 +70,13 @@ class Hydration:
             # Dropped from the cache while the statement ran: read once more, without it.
             found.update(await Hydration(self._database, None).read(scope, lost, filter))
         return found
+
+    def _held(self, scope: Scope, ids: Sequence[int]) -> dict[int, int]:
+        """The ids whose bodies the cache holds, and in which version."""
+        if self._cache is None:
+            return {}
+        versions = ((memory_id, self._cache.version(scope, memory_id)) for memory_id in ids)
+        return {memory_id: version for memory_id, version in versions if version is not None}
 
     def _of_cache(self, scope: Scope, memory_id: int, version: int) -> MemoryItem | None:
         return self._cache.body(scope, memory_id, version) if self._cache is not None else None

@@ -7,10 +7,11 @@ fusion makes new ones (case R-30). Equal scores go by id, newest last, so that a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from memplane.contracts import JSON
-from memplane.retrieval.fusion import first_ranks, weighted_rrf
+from memplane.retrieval.fusion import Fused, first_ranks, weighted_rrf
 
 
 class Found(NamedTuple):
@@ -21,9 +22,8 @@ class Found(NamedTuple):
     version: int | None = None
 
 
-class Ranked(NamedTuple):
-    memory_id: int
-    score: float
+Ranked = Fused[int]
+"""A memory's place in the answer: `key` is its id."""
 
 
 def rank(
@@ -31,14 +31,19 @@ def rank(
 ) -> list[Ranked]:
     """The memories of all lists, best first, each once."""
     if not fused:
-        return [Ranked(found.memory_id, found.score) for found in next(iter(lists.values()), ())]
+        return [Fused(found.memory_id, found.score) for found in next(iter(lists.values()), ())]
     rankings = [(weights[name], [found.memory_id for found in found_by]) for name, found_by in lists.items()]
-    ranked = [Ranked(fusion.key, fusion.score) for fusion in weighted_rrf(rankings, k=rrf_k)]
-    return sorted(ranked, key=lambda one: (-one.score, one.memory_id))
+    ranked = weighted_rrf(rankings, k=rrf_k)
+    # Sorting is stable: by id first, then by score.
+    ranked.sort(key=itemgetter(0))
+    ranked.sort(key=itemgetter(1), reverse=True)
+    return ranked
 
 
 def without(found: Sequence[Found], gone: set[int]) -> list[Found]:
     """The list without some memories: those behind move up."""
+    if not gone:
+        return list(found)
     return [one for one in found if one.memory_id not in gone]
 
 

@@ -67,6 +67,7 @@ class Search:
         self._lists: dict[str, list[Found]] = {}
         self._items: dict[int, MemoryItem] = {}
         self._gone: set[int] = set()
+        self._ranking: list[Ranked] | None = None
         self._query: VectorQuery | None = None
 
     async def run(self) -> list[SearchHit]:
@@ -78,8 +79,7 @@ class Search:
             raise PluginError("SEARCH_UNAVAILABLE", "The search is unavailable: postgresql") from None
         explanation = Explanation(self._ranking_lists(), self._request.weights if self._fused else None)
         return [
-            SearchHit(memory=self._items[one.memory_id], score=one.score, metadata=explanation.of(one.memory_id))
-            for one in ranked
+            SearchHit(memory=self._items[one.key], score=one.score, metadata=explanation.of(one.key)) for one in ranked
         ]
 
     async def _rounds(self) -> list[Ranked]:
@@ -90,13 +90,13 @@ class Search:
         for attempt in range(REFILLS + 1):
             await self._read((limit + SLACK) << attempt)
             ranked = self._ranked()
-            unread = [one for one in ranked[:limit] if one.memory_id not in self._items]
+            unread = [one for one in ranked[:limit] if one.key not in self._items]
             if not unread and (len(ranked) >= limit or not full):
                 break
             if len(ranked) < limit and full and attempt < REFILLS:
                 asked *= GROWTH
                 full = await self._ask(asked)
-        return [one for one in ranked if one.memory_id in self._items][:limit]
+        return [one for one in ranked if one.key in self._items][:limit]
 
     def _ranking_lists(self) -> dict[str, list[Found]]:
         """The lists that count, without what has gone."""
@@ -104,15 +104,20 @@ class Search:
         return {name: without(self._lists[name], self._gone) for name in names}
 
     def _ranked(self) -> list[Ranked]:
-        request = self._request
-        return rank(self._ranking_lists(), fused=self._fused, weights=request.weights, rrf_k=request.rrf_k)
+        """The ranking, made anew only when a list or what has gone has changed."""
+        if self._ranking is None:
+            request = self._request
+            self._ranking = rank(self._ranking_lists(), fused=self._fused, weights=request.weights, rrf_k=request.rrf_k)
+        return self._ranking
 
     async def _read(self, window: int) -> None:
         """Let PostgreSQL check the first `window` memories of the ranking."""
-        missing = [one.memory_id for one in self._ranked()[:window] if one.memory_id not in self._items]
+        missing = [one.key for one in self._ranked()[:window] if one.key not in self._items]
         found = await self._branches.hydration.read(self._scope, missing, self._request.filter)
         self._items.update(found)
-        self._gone.update(set(missing) - found.keys())
+        if len(found) < len(missing):
+            self._gone.update(set(missing) - found.keys())
+            self._ranking = None
         await self._correct_stale()
 
     async def _correct_stale(self) -> None:
@@ -135,6 +140,7 @@ class Search:
             report_degraded(failure.target)
             current = []
         self._lists["vector"] = replaced(known, current)
+        self._ranking = None
 
     async def _ask(self, asked: int) -> bool:
         """Ask every branch that takes part for `asked` memories. True when one may have more."""
@@ -158,6 +164,7 @@ class Search:
         for name, outcome in outcomes.items():
             if isinstance(outcome, list):
                 self._lists[name] = outcome
+                self._ranking = None
             elif not isinstance(outcome, BranchFailed):
                 raise outcome
             else:
@@ -219,4 +226,4 @@ class Search:
             return dict.fromkeys(request.graph.seeds, 1.0)
         lists = {name: without(found, self._gone) for name, found in self._lists.items() if name != "graph"}
         best = rank(lists, fused=True, weights=request.weights, rrf_k=request.rrf_k)[: request.graph.count]
-        return {one.memory_id: one.score / best[0].score for one in best}
+        return {one.key: one.score / best[0].score for one in best}

@@ -29,25 +29,37 @@ SCANNED: Final = 1_000
 
 RECENT_SECONDS: Final = 2.0
 
-# The first conditions do not depend on the memory: when nothing of the target waits anywhere, nothing else is read.
+# Asked alone, because it is so cheap: most searches meet a backend where nothing waits.
+_GATE: Final = """
+SELECT EXISTS (SELECT FROM {schema}.memory_outbox AS o WHERE o.target = $1 AND o.status = 'pending')
+       OR EXISTS (SELECT FROM {schema}.memory_outbox AS o WHERE o.target = $1 AND o.status = 'processing') AS waiting,
+       EXISTS (SELECT FROM {schema}.memory_outbox AS o
+               WHERE o.status = 'processed' AND o.processed_at > statement_timestamp() - $2::interval) AS recent
+"""
+
+
+def _of_memory(condition: str) -> str:
+    """Whether the memory `n` has such an event of the target. LIMIT keeps the planner from collecting all of them."""
+    return (
+        "(SELECT TRUE FROM {schema}.memory_outbox AS o "
+        f"WHERE o.target = $3 AND o.aggregate_id = n.id AND {condition} LIMIT 1) IS NOT NULL"
+    )
+
+
+_PENDING: Final = _of_memory("o.family = 'node' AND o.status = 'pending'")
+_PROCESSING: Final = _of_memory("o.status = 'processing'")
+# IS TRUE hides the time from the planner: it would collect what was processed recently for each memory anew.
+_RECENT: Final = _of_memory(
+    "o.status = 'processed' AND (o.processed_at > statement_timestamp() - $4::interval) IS TRUE"
+)
+
 _UNFINISHED: Final = f"""
 WITH newest AS MATERIALIZED (
     SELECT m.id, m.updated_at FROM {{schema}}.long_term_memory AS m
     WHERE m.tenant = $1 AND m.user_id = $2 AND m.deleted_at IS NULL
     ORDER BY m.updated_at DESC, m.id DESC LIMIT {SCANNED}
 ), unfinished AS MATERIALIZED (
-    SELECT n.id FROM newest AS n
-    WHERE (EXISTS (SELECT FROM {{schema}}.memory_outbox AS o WHERE o.target = $3 AND o.status = 'pending')
-           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o WHERE o.target = $3 AND o.status = 'processing')
-           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
-                      WHERE o.status = 'processed' AND o.processed_at > clock_timestamp() - $4::interval))
-      AND (EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
-                   WHERE o.target = $3 AND o.aggregate_id = n.id AND o.family = 'node' AND o.status = 'pending')
-           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
-                      WHERE o.target = $3 AND o.aggregate_id = n.id AND o.status = 'processing')
-           OR EXISTS (SELECT FROM {{schema}}.memory_outbox AS o
-                      WHERE o.target = $3 AND o.aggregate_id = n.id AND o.status = 'processed'
-                        AND o.processed_at > clock_timestamp() - $4::interval))
+    SELECT n.id FROM newest AS n WHERE {_PENDING} OR {_PROCESSING} OR {_RECENT}
     ORDER BY n.updated_at DESC, n.id DESC LIMIT $5::int
 )
 """
@@ -94,7 +106,12 @@ class Unfinished:
         filter: Filter | None,  # noqa: A002 - the wire's name
     ) -> Fresh:
         """At most `limit` unfinished memories, the newest first; `vector` belongs to `space`."""
-        binds = Binds(scope.tenant, scope.user, Target.MILVUS.value, timedelta(seconds=RECENT_SECONDS), limit)
+        recent = timedelta(seconds=RECENT_SECONDS)
+        async with self._database.acquire() as connection:
+            gate = await connection.fetchrow(self._database.sql(_GATE), Target.MILVUS.value, recent)
+        if gate is None or not (gate["waiting"] or gate["recent"]):
+            return Fresh(frozenset(), [])
+        binds = Binds(scope.tenant, scope.user, Target.MILVUS.value, recent, limit)
         wanted = LIVE if filter is None else f"({LIVE} AND {to_sql(filter, binds)})"
         statement = _UNFINISHED + _texts("unfinished AS u", wanted, space, binds)
         return await self._compared(scope, statement, binds, vector, space)
