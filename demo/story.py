@@ -74,7 +74,7 @@ class Story:
     def show(self, prefix: str, question: str, found: Found, seconds: float) -> None:
         """One question and its hits."""
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(justify="right", style="dim", no_wrap=True)
+        table.add_column(justify="right", style="dim", no_wrap=True, min_width=9)
         table.add_column(style="green", no_wrap=True, width=22, overflow="ellipsis")
         table.add_column(overflow="ellipsis", no_wrap=True)
         for hit in found.hits:
