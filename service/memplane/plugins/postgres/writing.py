@@ -29,9 +29,7 @@ class Writing:
 
     async def enqueue(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Insert the events of `changes` into the running transaction."""
-        await enqueue(
-            connection, self.database, changes, targets=self.targets, traceparent=current_traceparent.get()
-        )
+        await enqueue(connection, self.database, changes, targets=self.targets, traceparent=current_traceparent.get())
 
     def committed(self, rows: Sequence[Committed]) -> None:
         """Tell this process's cache; its failure is its own (seed `002` section 11.1)."""
