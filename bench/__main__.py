@@ -24,6 +24,7 @@ ROWS = {
     "search": "bench.rows.search",
     "http-get": "bench.rows.http_get",
     "http-write": "bench.rows.http_write",
+    "runtime": "bench.rows.runtime",
 }
 
 

@@ -411,6 +411,13 @@ async def test_a_thousand_idle_connections_do_not_shut_others_out(served, monkey
 
 async def test_an_answer_that_nobody_reads_ends_the_connection(monkeypatch):
     monkeypatch.setattr(http_connections.BoundedConnection, "write_seconds", 0.2)
+    gone, lost = asyncio.Event(), http_connections.BoundedConnection.connection_lost
+
+    def connection_lost(connection, error):
+        lost(connection, error)
+        gone.set()
+
+    monkeypatch.setattr(http_connections.BoundedConnection, "connection_lost", connection_lost)
 
     async def big(input, ctx):
         return "x" * 8_000_000
@@ -418,11 +425,10 @@ async def test_an_answer_that_nobody_reads_ends_the_connection(monkeypatch):
     runtime = create_runtime()
     address = runtime.register(define_worker(type="A", nodes={"A.BIG": big})).address
     server = await serve_http(runtime, token=TOKEN, max_body_bytes=10_000_000)
-    reader, writer = await connect(server.url)
+    reader, writer = await connect(server.url, receive_buffer=4096)
     writer.transport.pause_reading()
     writer.write(request(compact(invocation(address, 1, node="A.BIG"))))
-    await writer.drain()
-    await asyncio.sleep(0.6)
+    await asyncio.wait_for(gone.wait(), 20)
     writer.transport.resume_reading()
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await read_answer(reader)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -20,9 +21,15 @@ class Answer:
         return json.loads(self.body)
 
 
-async def connect(url):
+async def connect(url, receive_buffer=None):
     parts = urlsplit(url)
-    return await asyncio.open_connection(parts.hostname, parts.port)
+    if receive_buffer is None:
+        return await asyncio.open_connection(parts.hostname, parts.port)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)  # before connecting, else the kernel grows it
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, (parts.hostname, parts.port))
+    return await asyncio.open_connection(sock=sock)
 
 
 async def read_answer(reader, timeout=10):

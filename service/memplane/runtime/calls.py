@@ -45,12 +45,12 @@ class Calls:
         registration = self._registry.choose(call.node, worker_id)
         if registration.remote is None:
             return await self.perform(registration, call)
-        with registration.one_call():
+        with registration.in_flight:
             return await abortable(self._send(registration, registration.remote, call), call.signal)
 
     async def perform(self, registration: Registration, call: Call) -> Any:
         """Call a handler of this process with the caller's own objects, taking one of its capacity."""
-        with registration.one_call():
+        with registration.in_flight:
             return await self._handle(registration, call)
 
     async def invoke(self, context: WorkerContext, node: str, input: Any, signal: Signal | None) -> Any:  # noqa: A002

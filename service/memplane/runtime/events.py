@@ -67,10 +67,9 @@ class _LocalSubscription:
 
     def deliver(self, event: Event) -> asyncio.Task[None]:
         # Counted before the task first runs: a close right after emit waits for it.
-        in_flight = self._in_flight.one()
-        in_flight.__enter__()
+        self._in_flight.__enter__()
         task = asyncio.get_running_loop().create_task(self._handle(event))
-        task.add_done_callback(lambda _: in_flight.__exit__(None, None, None))
+        task.add_done_callback(self._in_flight.__exit__)
         return task
 
     async def _handle(self, event: Event) -> None:

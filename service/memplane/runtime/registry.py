@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -21,7 +20,10 @@ RemoteInvoke: TypeAlias = Callable[[Mapping[str, Any], "Signal | None"], Awaitab
 
 
 class Registration:
-    """One registered worker: local (it has a definition) or remote (it has a transport)."""
+    """One registered worker: local (it has a definition) or remote (it has a transport).
+
+    `with registration.in_flight:` takes one of its `concurrency` for the time of a call.
+    """
 
     def __init__(
         self,
@@ -42,21 +44,15 @@ class Registration:
         self.resources: Any = definition.resources() if definition is not None and definition.resources else None
         self.available = True
         self.chosen: dict[str, int] = {}
-        self._in_flight = InFlight()
+        self.in_flight = InFlight()
         self._disposing: asyncio.Task[None] | None = None
 
     @property
     def active(self) -> int:
-        return self._in_flight.count
+        return self.in_flight.count
 
     def has_capacity(self) -> bool:
         return self.concurrency is None or self.active < self.concurrency
-
-    @contextmanager
-    def one_call(self) -> Iterator[None]:
-        """Takes one of `concurrency` for the time of a block."""
-        with self._in_flight.one():
-            yield
 
     def as_wire(self) -> dict[str, Any]:
         order = self.definition.expose if self.definition is not None else sorted(self.capabilities)
@@ -75,7 +71,7 @@ class Registration:
         await asyncio.shield(self._disposing)
 
     async def _dispose(self) -> None:
-        await self._in_flight.idle()
+        await self.in_flight.idle()
         if self.definition is not None and self.definition.dispose is not None:
             outcome = self.definition.dispose(self.resources)
             if inspect.isawaitable(outcome):
@@ -158,7 +154,11 @@ class Registry:
 
     def choose(self, node: str, worker_id: str | None) -> Registration:
         """Route a call. Raises `NoWorkerAvailable`."""
-        candidates = self._by_id.values() if worker_id is None else filter(None, [self._by_id.get(worker_id)])
+        if worker_id is None:
+            candidates: Iterable[Registration] = self._by_id.values()
+        else:
+            pinned = self._by_id.get(worker_id)
+            candidates = () if pinned is None else (pinned,)
         chosen = select(candidates, node, host_id=self.host_id, process_id=self.process_id)
         self._stamp += 1
         chosen.chosen[node] = self._stamp

@@ -33,13 +33,11 @@ class Candidate(Protocol):
 C = TypeVar("C", bound=Candidate)
 
 
-def select(candidates: Iterable[C], node: str, *, host_id: str, process_id: str, worker_id: str | None = None) -> C:
-    """The worker for this call. Raises `NoWorkerAvailable`; there is no queue."""
+def select(candidates: Iterable[C], node: str, *, host_id: str, process_id: str) -> C:
+    """The worker for this call; of a pinned one alone when it is the only candidate. Raises `NoWorkerAvailable`."""
     best: C | None = None
     best_rank = (0, 0)
     for candidate in candidates:
-        if worker_id is not None and candidate.address.worker_id != worker_id:
-            continue
         if not _can_take(candidate, node):
             continue
         rank = (distance(candidate.address, host_id, process_id), candidate.chosen.get(node, 0))

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memplane.runtime.artifacts import ArtifactStore
@@ -291,11 +290,10 @@ class Runtime:
         if failures:
             raise ExceptionGroup("Worker cleanup failed", failures)
 
-    @contextmanager
-    def _accept(self) -> Iterator[None]:
+    def _accept(self) -> InFlight:
+        """`with self._accept():` around work from outside: refused once closing, waited for by `close`."""
         self._check_open()
-        with self._accepted.one():
-            yield
+        return self._accepted
 
     def _check_open(self) -> None:
         if self._closing is not None:

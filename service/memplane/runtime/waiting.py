@@ -17,24 +17,22 @@ T = TypeVar("T")
 
 
 class InFlight:
-    """Counts what is in flight; `idle()` waits until there is nothing."""
+    """Counts the `with` blocks that are in flight; `idle()` waits until there is none."""
 
     def __init__(self) -> None:
         self.count = 0
         self._waiters: list[asyncio.Future[None]] = []
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         self.count += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
-            if self.count == 0:
-                waiters, self._waiters = self._waiters, []
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        if self.count == 0 and self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     async def idle(self) -> None:
         while self.count:
