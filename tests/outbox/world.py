@@ -130,7 +130,8 @@ def quick(**changes: Any) -> OutboxSettings:
     """Settings with which nothing takes long."""
     values: dict[str, Any] = {
         "lease_seconds": 2, "renew_seconds": 0.5, "call_timeout": 1, "retry_base_seconds": 0.02,
-        "retry_max_seconds": 0.1, "poll_seconds": 0.1, "breaker_seconds": 0.1, "drain_seconds": 2, "batch_size": 50, "concurrency": 2,
+        "retry_max_seconds": 0.1, "poll_seconds": 0.1, "breaker_seconds": 0.1, "drain_seconds": 2, "batch_size": 50,
+        "concurrency": 2,
     }  # fmt: skip
     return OutboxSettings(**{**values, **changes})
 
