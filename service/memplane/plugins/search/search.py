@@ -152,9 +152,14 @@ class Search:
         if names and len(failures) == len(names):
             raise failures[0].unavailable()
         if self._request.strategy == "graph" or (self._fused and "graph" in self._branches.names):
-            [outcome] = await asyncio.gather(
-                self._branches.guards["graph"].run(lambda: self._relatives(asked)), return_exceptions=True
+            # Relatives seldom make it to the top: what stands there is read meanwhile.
+            outcome, read = await asyncio.gather(
+                self._branches.guards["graph"].run(lambda: self._relatives(asked)),
+                self._read(self._request.limit + SLACK),
+                return_exceptions=True,
             )
+            if isinstance(read, BaseException):
+                raise read
             self._take({"graph": outcome})
         return any(len(found) >= asked for found in self._lists.values())
 
