@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 
 import asyncpg
 import pytest
@@ -18,7 +19,7 @@ from memplane.plugins.postgres.calls import changing, reading
 from memplane.schema.committed import Committed
 from memplane.schema.database import Database
 from memplane.schema.tracing import current_traceparent
-from memplane.signal import Signal, SignalAborted
+from memplane.signal import Signal, SignalAborted, SignalTimeout
 
 
 async def sleeping(database: Database) -> int:
@@ -285,3 +286,29 @@ async def test_events_carry_the_trace_of_the_call_that_made_them(store, database
 
     found = await rows(database, "SELECT DISTINCT aggregate_id, traceparent FROM {schema}.memory_outbox ORDER BY 1")
     assert [row["traceparent"] for row in found] == [parent, None]
+
+
+async def test_aborts_at_any_moment_leave_task_and_pool_clean(postgres_settings, database):
+    """All or nothing whatever the moment; nothing lingers in the calling task, no connection is lost."""
+    small = Database(postgres_settings.model_copy(update={"pool_max": 2}))
+    store = Calls(PostgresBackend(small, targets=list(Target)).scoped(ME))
+    await store.one("warm")
+    dice = random.Random(11)
+    acknowledged, aborted = 1, 0
+    for _ in range(150):
+        signal = Signal.timeout(dice.uniform(0, 0.012))
+        try:
+            await store.write("a", "b", signal=signal)
+            acknowledged += 2
+        except SignalTimeout:
+            aborted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+    assert aborted > 10
+    held = len(await memories(database))
+    assert held % 2 == 1, "no batch is half there"
+    assert acknowledged <= held <= acknowledged + 2 * aborted
+    async with asyncio.timeout(10), small.acquire(), small.acquire() as connection:
+        assert await connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
+    await small.close()

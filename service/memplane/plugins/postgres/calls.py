@@ -75,27 +75,35 @@ async def _attempts(database: Database, work: Callable[[Connection], Awaitable[T
 
 
 async def _cancellable(operation: Coroutine[Any, Any, T], signal: Signal | None) -> T:
+    """`operation`, cancelled when the signal aborts. No task of its own: that would cost every call one more."""
     if signal is None:
         return await operation
     if signal.aborted:
         operation.close()
         raise signal.reason or SignalAborted()
-    task = asyncio.ensure_future(operation)
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = False
 
     def cancel() -> None:
-        task.cancel()
+        nonlocal cancelled
+        # A task that cancels itself would only hear of it at its next await, wherever that is.
+        if asyncio.current_task() is not task:
+            cancelled = True
+            task.cancel()
 
     remove = signal.on_abort(cancel)
     try:
-        # Cancelling the caller cancels the task, too: it is awaited directly.
-        return await task
+        return await operation
     except asyncio.CancelledError:
-        current = asyncio.current_task()
-        if signal.reason is not None and not (current and current.cancelling()):
+        # Somebody else may have cancelled the task, too; then the cancellation goes on.
+        if cancelled and task.cancelling() == 1 and signal.reason is not None:
             raise signal.reason from None
         raise
     finally:
         remove()
+        if cancelled:
+            task.uncancel()
 
 
 async def _translated(operation: Coroutine[Any, Any, T], unavailable: str) -> T:
