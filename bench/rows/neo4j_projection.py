@@ -65,7 +65,9 @@ async def _peer(bench: Bench, driver: AsyncDriver, rows: list[dict[str, Any]], s
         started = time.perf_counter()
         for start in range(0, len(rows), size):
             await driver.execute_query(statement, rows=rows[start : start + size])
-        records, _, _ = await driver.execute_query(f"MATCH (m:{PEER_LABEL}) RETURN count(m) AS n")
+        records, _, _ = await driver.execute_query(
+            f"MATCH (m:{PEER_LABEL} {{backend: $backend}}) RETURN count(m) AS n", backend=rows[0]["backend"]
+        )
         took = time.perf_counter() - started
         verify(records[0]["n"] == len(rows), "the peer's nodes are missing")
     finally:
