@@ -120,8 +120,8 @@ class InMemoryStore:
     async def query(self, input: QueryInput, options: CallOptions) -> QueryOutput:  # noqa: A002
         """One page. Raises UNSUPPORTED_FILTER, UNSUPPORTED_ORDER, INVALID_CURSOR."""
         _check_signal(options)
-        paging = Paging(self._scope, input)
-        rows, cursor = paging.page(self._matching(input))
+        matching = self._matching(input)
+        rows, cursor = Paging(self._scope, input).page(matching)
         output: QueryOutput = {"items": [row.item() for row in rows]}
         if cursor is not None:
             output["nextCursor"] = cursor
