@@ -286,6 +286,20 @@ def test_c06_what_the_environment_may_not_say(env, message):
     assert "pw" not in str(caught.value)
 
 
+def test_c06_variables_of_the_service_are_left_alone():
+    service = {"MEMPLANE_WORKER__PORT": "9464", "MEMPLANE_RETRIEVAL__TOKEN": "t", "MEMPLANE_CONFIG_FILE": "/x"}
+    assert load_runtime_config(service) == load_runtime_config({})
+
+
+def test_c06_the_service_leaves_ours_alone(monkeypatch):
+    from memplane.settings import load_settings
+
+    for name, value in ENV.items():
+        if name.startswith("MEMPLANE_") and "__" not in name:
+            monkeypatch.setenv(name, value)
+    load_settings()
+
+
 def test_c06_a_prepared_provider_that_is_not_enabled_is_left_alone():
     assert load_runtime_config({"MEMPLANE_SHARED_PROVIDER_GLM_API_KEY": "k"}).providers == {}
 
@@ -363,3 +377,25 @@ def test_the_schema_describes_every_setting():
             assert schema["type"] == "object"
 
     walk(FILE, json.loads(render()))
+
+
+@pytest.mark.parametrize("module", ["memplane.runtime", "memplane.workers"])
+def test_the_light_install_is_enough_to_import(module):
+    extras = ["httpx", "uvicorn", "h11", "fastapi", "starlette", "asyncpg", "pymilvus", "neo4j", "prometheus_client"]
+    script = f"import sys\nfor name in {extras}:\n    sys.modules[name] = None\nimport {module}\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+async def test_what_needs_an_extra_says_which(monkeypatch):
+    from memplane.runtime import HttpTransport, create_runtime, serve_http
+    from memplane.workers import OpenAIChatProvider
+
+    for name in ("httpx", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SettingsError, match=r"memplane\[http\]"):
+        HttpTransport(id="t", url="http://h", token="t")
+    with pytest.raises(SettingsError, match=r"memplane\[http\]"):
+        await serve_http(create_runtime(), token="t")
+    with pytest.raises(SettingsError, match=r"memplane\[openai\]"):
+        OpenAIChatProvider(base_url="http://h")

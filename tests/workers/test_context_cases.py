@@ -14,10 +14,10 @@ from memplane.workers import (
     ContextError,
     ContextOperationQueue,
     InMemoryContextStore,
+    PostgresContextStore,
     create_context,
     create_context_worker,
 )
-from memplane.workers.context.postgres_state import PostgresContextStore
 
 HELLO = {"role": "user", "content": "hello"}
 DOCUMENT = {"uri": "urn:document", "mediaType": "text/plain"}

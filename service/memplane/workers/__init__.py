@@ -1,4 +1,9 @@
-"""Node workers beside MEMORY: CONTEXT, INFER and INTERACTION. Source: design section 3."""
+"""Node workers beside MEMORY: CONTEXT, INFER and INTERACTION. Source: design section 3.
+
+`PostgresContextStore` needs the extra `postgres` and is imported on first use.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from memplane.workers.context.errors import ContextError
 from memplane.workers.context.operations import ContextOperations, ReferenceResolver
@@ -19,6 +24,9 @@ from memplane.workers.interaction.output import OutputSink
 from memplane.workers.interaction.tools import Tool, ToolRegistry
 from memplane.workers.interaction.worker import create_interaction_worker
 
+if TYPE_CHECKING:
+    from memplane.workers.context.postgres_state import PostgresContextStore
+
 __all__ = [
     "ContextError",
     "ContextOperationQueue",
@@ -31,6 +39,7 @@ __all__ = [
     "ModelProvider",
     "OpenAIChatProvider",
     "OutputSink",
+    "PostgresContextStore",
     "ReferenceResolver",
     "StoredContext",
     "Tool",
@@ -42,3 +51,11 @@ __all__ = [
     "create_interaction_worker",
     "observe",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "PostgresContextStore":
+        from memplane.workers.context.postgres_state import PostgresContextStore
+
+        return PostgresContextStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -108,10 +108,15 @@ def _refuse_unknown(env: Mapping[str, str], names: tuple[str, ...]) -> None:
             raise SettingsError(f"Legacy env key {key}: names start with {PREFIX}")
         if key in MOVED:
             raise SettingsError(f"{key} has moved to memplane.yaml as {MOVED[key]}")
-        if key not in known and key.startswith(tuple(f"{PREFIX}{group}_" for group in GROUPS)):
+        if key not in known and _is_ours(key):
             if re.fullmatch(rf"MEMPLANE_SHARED_PROVIDER_[A-Z0-9_]+_({'|'.join(_PROVIDER_FIELDS)})", key):
                 continue  # a provider that is prepared but not enabled
             raise SettingsError(f"Unknown env key {key}")
+
+
+def _is_ours(key: str) -> bool:
+    """Whether a variable is of our groups; `MEMPLANE_WORKER__PORT` is a field of the service's section `worker`."""
+    return any(re.match(rf"{PREFIX}{group}_(?!_)", key) for group in GROUPS)
 
 
 def _provider(env: Mapping[str, str], name: str) -> Mapping[str, Any]:
