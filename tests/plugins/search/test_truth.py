@@ -12,7 +12,9 @@ import pytest
 from hypothesis import strategies as st
 
 from memplane.contracts import Scope
+from memplane.errors import PluginError
 from memplane.outbox.events import Truth
+from memplane.plugins.search import hydrate as hydrate_module
 from memplane.plugins.search import search as search_module
 from memplane.projections.milvus_row import expected
 from memplane.schema.times import format_time
@@ -265,6 +267,17 @@ async def test_expired_memories_go_without_an_event(world: World) -> None:
         await connection.execute(world.database.sql(past), int(item["id"]))
     for strategy in ("vector", "keyword", "hybrid"):
         assert await world.search("harbour", strategy=strategy) == []
+
+
+async def test_an_answer_that_would_fill_the_process_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hydrate_module, "MAX_BYTES", 1000)
+    monkeypatch.setattr(hydrate_module, "UNMEASURED", 2)
+    await world.write(*(f"reef {'x' * 400} {number}" for number in range(6)))
+    monkeypatch.setattr(search_module, "SLACK", 1)
+    assert len(await world.search("reef", strategy="keyword", limit=1)) == 1
+    with pytest.raises(PluginError, match="limit is too large") as error:
+        await world.search("reef", strategy="keyword", limit=6)
+    assert error.value.code == "INVALID_INPUT"
 
 
 async def test_hits_say_which_branches_found_them(world: World) -> None:

@@ -13,6 +13,7 @@ from memplane.contracts import MemoryItem, Scope
 from memplane.plugins.postgres.filters import Binds, to_sql
 from memplane.plugins.postgres.rows import ITEM_COLUMNS, LIVE, item_of
 from memplane.retrieval.filters import Filter
+from memplane.schema.canonical import invalid
 from memplane.schema.database import Database
 
 _BODY: Final = ("key", "content", "document", "metadata", "created_at", "updated_at")
@@ -29,6 +30,18 @@ _UNLESS_HELD: Final = (
 """What the cache holds in the version that the truth has does not travel."""
 
 
+MAX_BYTES: Final = 64 * 2**20
+"""Contents that one search returns at most: ten thousand memories of a megabyte each must not fill the process."""
+
+UNMEASURED: Final = MAX_BYTES // 2**20
+"""So many memories cannot be larger than that together."""
+
+_SIZE: Final = (
+    "SELECT COALESCE(sum(octet_length(m.content)), 0) FROM {schema}.long_term_memory AS m"
+    " WHERE m.tenant = $1 AND m.user_id = $2 AND m.id = ANY($3::bigint[])"
+)
+
+
 class Hydration:
     """Turns ids into memories, through the cache when there is one."""
 
@@ -42,7 +55,10 @@ class Hydration:
         ids: Sequence[int],
         filter: Filter | None,  # noqa: A002 - the wire's name
     ) -> dict[int, MemoryItem]:
-        """The live memories of `scope` among `ids` that match the filter, as they are now."""
+        """The live memories of `scope` among `ids` that match the filter, as they are now.
+
+        Raises INVALID_INPUT when they are too large to be read at once.
+        """
         if not ids:
             return {}
         held = self._held(scope, ids)
@@ -55,6 +71,10 @@ class Hydration:
             f"WHERE m.tenant = $1 AND m.user_id = $2 AND m.id = ANY($3::bigint[]) AND {LIVE}{condition}"
         )
         async with self._database.acquire() as connection:
+            if len(ids) > UNMEASURED:
+                size = await connection.fetchval(self._database.sql(_SIZE), scope.tenant, scope.user, list(ids))
+                if size > MAX_BYTES:
+                    invalid(f"limit is too large: these memories hold more than {MAX_BYTES} bytes")
             rows = await connection.fetch(self._database.sql(statement), *binds.values)
         found: dict[int, MemoryItem] = {}
         lost: list[int] = []
