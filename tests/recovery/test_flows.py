@@ -74,7 +74,7 @@ async def test_v07_a_pending_operation_stays_uncertain(tmp_path: Path) -> None:
     async with world(tmp_path, faults={"reservation_delay_ms": 400}) as there:
         await run_checkpoint(there.runtime, INPUT, stop_after="prepared")
         first = asyncio.create_task(run_side_effect_check(there.runtime, INPUT))
-        while there.writes("/reserve") == 0:
+        while there.writes("/reserve") == 0:  # noqa: ASYNC110 - the service can only be asked
             await asyncio.sleep(0.01)
         job = await run_side_effect_check(there.runtime, INPUT)
         assert (job["stage"], job["error"]) == ("uncertain", "OPERATION_PENDING")
@@ -419,7 +419,7 @@ async def test_v31_an_abort_in_the_middle_of_a_write_is_raised_and_the_write_is_
         await run_checkpoint(there.runtime, INPUT, stop_after="prepared")
         signal = Signal()
         task = asyncio.create_task(run_side_effect_check(there.runtime, INPUT, signal=signal))
-        while there.writes("/reserve") == 0:
+        while there.writes("/reserve") == 0:  # noqa: ASYNC110 - the service can only be asked
             await asyncio.sleep(0.005)
         signal.abort(KeyError("caller"))
         with pytest.raises(KeyError, match="caller"):
@@ -428,7 +428,7 @@ async def test_v31_an_abort_in_the_middle_of_a_write_is_raised_and_the_write_is_
         assert there.rows("SELECT state FROM operations") == [("pending",)]
         job = await run_side_effect_check(there.runtime, INPUT)
         assert (job["stage"], there.writes("/reserve"), there.writes("/release")) == ("uncertain", 1, 0)
-        while there.rows("SELECT state FROM operations") == [("pending",)]:
+        while there.rows("SELECT state FROM operations") == [("pending",)]:  # noqa: ASYNC110 - the service can only be asked
             await asyncio.sleep(0.02)
         job = await run_side_effect_check(there.runtime, INPUT)
         assert (job["stage"], there.stock(), there.writes("/reserve")) == ("completed", 18, 1)

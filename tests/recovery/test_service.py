@@ -184,7 +184,7 @@ async def test_f11_a_delayed_reservation_commits_although_the_client_left(servic
         assert (await client.get(f"/operations/{KEY}")).json()["state"] == "pending"
         assert (await client.post("/reserve", json=body())).status_code == 202
         async with asyncio.timeout(10):
-            while (await client.get(f"/operations/{KEY}")).json()["state"] == "pending":
+            while (await client.get(f"/operations/{KEY}")).json()["state"] == "pending":  # noqa: ASYNC110 - the service can only be asked
                 await asyncio.sleep(0.02)
         assert await stock(client) == 18
 
