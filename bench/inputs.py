@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,32 +15,40 @@ from bench.frame import DIMENSIONS
 
 TEXT_BYTES = 500
 
-_VOCABULARY = (
-    "agent answer ask battery blue book bridge cable calm carry centre change city clean cloud coffee colour "
-    "company contract cook corner customer danger data deep deliver depart design dinner door dream drive early "
-    "earth engine evening export family field fire flight floor forest friend garden glass green ground guitar "
-    "harbour health hotel house invoice island join journey kitchen lake language late learn letter light limit "
-    "machine market meeting memory message metal minute money morning mountain museum music nature network night "
-    "north notebook number ocean office open order paper park partner pattern people phone piano plan plant price "
-    "project promise quick quiet rain reason record remember report river road room school season secret service "
-    "shelter ship shop signal silver simple south spring station stone storm story street summer table teacher "
-    "ticket time tower train travel tree update valley village visit voice water weather website week window winter "
-    "wood world write yellow yesterday"
-)
-WORDS = _VOCABULARY.split()
+VOCABULARY_SIZE = 20_000
+COMMON = 100
+"""The most frequent words, which a question would not be about."""
+
+
+def _vocabulary() -> list[str]:
+    """Distinct made-up words of two to four syllables, most frequent first."""
+    syllables = [consonant + vowel for consonant in "bcdfghjklmnprstvz" for vowel in "aeiou"]
+    generator = random.Random(0)
+    words: dict[str, None] = {}
+    while len(words) < VOCABULARY_SIZE:
+        words["".join(generator.choices(syllables, k=generator.randint(2, 4)))] = None
+    return list(words)
+
+
+WORDS = _vocabulary()
+_WEIGHTS = list(accumulate(1 / (rank + 2.7) ** 1.07 for rank in range(VOCABULARY_SIZE)))
+"""Words are as frequent as in natural language (Zipf and Mandelbrot): a keyword index sees rare and common ones."""
+
+
+_RARE_WEIGHTS = [1 / (rank + 2.7) ** 1.07 for rank in range(COMMON, VOCABULARY_SIZE)]
 
 
 def texts(count: int, *, seed: int = 1) -> Iterator[str]:
     """Distinct texts; the first words are a number, so that no two are equal."""
     generator = random.Random(seed)
     for number in range(count):
-        words = [f"note {seed}-{number}:"]
-        length = len(words[0])
-        while length < TEXT_BYTES:
-            word = generator.choice(WORDS)
-            words.append(word)
-            length += len(word) + 1
-        yield " ".join(words)[:TEXT_BYTES]
+        words = generator.choices(WORDS, cum_weights=_WEIGHTS, k=TEXT_BYTES // 4)
+        yield f"note {seed}-{number}: {' '.join(words)}"[:TEXT_BYTES]
+
+
+def question(generator: random.Random) -> str:
+    """Three words that somebody might ask about: as frequent as in the texts, the most common ones left out."""
+    return " ".join(generator.choices(WORDS[COMMON:], weights=_RARE_WEIGHTS, k=3))
 
 
 def text_hash(text: str) -> bytes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from pymilvus import MilvusClient
 
 from bench.frame import Bench, Result, median, percentile, verify
-from bench.inputs import WORDS, vectors
+from bench.inputs import question, vectors
 from bench.load import PROVIDER, SCOPE, drain, populate, stored_embeddings
 from bench.rows.milvus_projection import plain_client, strong_count
 from bench.rows.neo4j_projection import plain_driver, remove
@@ -28,8 +30,9 @@ from memplane.projections.generation import Generation
 from memplane.projections.milvus import MilvusProjection
 from memplane.projections.milvus_search import scope_filter
 from memplane.projections.neo4j import Neo4jProjection
+from memplane.schema.database import Database
 from memplane.schema.identity import read_identity
-from memplane.settings import OutboxSettings, Settings
+from memplane.settings import Settings
 
 NAME = "search"
 TITLE = "SEARCH p50"
@@ -44,26 +47,34 @@ async def run(bench: Bench) -> list[Result]:
         await populate(database, count, [Target.MILVUS, Target.NEO4J], relate=True)
         backend = str(await read_identity(database))
         client = plain_client(bench)
-        milvus = await open_milvus(bench.stack.milvus_settings())
-        neo4j = await open_neo4j(bench.stack.neo4j_settings())
-        projection = MilvusProjection(database, milvus, stored_embeddings(database))
+        # A worker closes its target when it ends, so the searches below have connections of their own.
+        projection = MilvusProjection(
+            database, await open_milvus(bench.stack.milvus_settings()), stored_embeddings(database)
+        )
+        graph = Neo4jProjection(database, await open_neo4j(bench.stack.neo4j_settings()))
         generation = await projection.generation()
         try:
-            settings = OutboxSettings(batch_size=1000)
-            await drain(bench, database, projection, settings=settings)
-            await drain(bench, database, Neo4jProjection(database, neo4j), settings=settings)
+            await drain(bench, database, projection)
+            await drain(bench, database, graph)
             verify(strong_count(client, generation.collection) == count, "rows are missing in Milvus")
             _index(client, generation.collection)
-            resources = Resources(
-                settings=Settings(), database=database, embedding=PROVIDER, milvus=milvus, neo4j=neo4j
-            )
-            return [await _measure(bench, resources, client, generation, name) for name in BOUNDS]
+            async with _resources(bench, database) as resources:
+                return [await _measure(bench, resources, client, generation, name) for name in BOUNDS]
         finally:
             client.drop_collection(generation.collection)
             client.close()
-            await milvus.close()
-            await neo4j.close()
             await remove(driver, "Memory", backend)
+
+
+@asynccontextmanager
+async def _resources(bench: Bench, database: Database) -> AsyncIterator[Resources]:
+    milvus = await open_milvus(bench.stack.milvus_settings())
+    neo4j = await open_neo4j(bench.stack.neo4j_settings())
+    try:
+        yield Resources(settings=Settings(), database=database, embedding=PROVIDER, milvus=milvus, neo4j=neo4j)
+    finally:
+        await milvus.close()
+        await neo4j.close()
 
 
 def _index(client: MilvusClient, collection: str) -> None:
@@ -94,8 +105,7 @@ async def _measure(
     recall: list[float] = []
     for number, query in enumerate(queries):
         values = [float(value) for value in query]
-        text = " ".join(generator.sample(WORDS, 3))
-        hits, took = await _product(memory, strategy, values, text)
+        hits, took = await _product(memory, strategy, values, question(generator))
         peer_hits, peer_took = _peer(client, generation, values)
         verify(len(hits) == LIMIT, f"SEARCH gave {len(hits)} of {LIMIT} hits")
         if number >= 20:
