@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from memplane.errors import IdentityError
-from memplane.outbox.events import Family, Needs, Outcome, Target, Task, Verdict
+from memplane.outbox.events import Family, Needs, Outcome, Target, Task
 from memplane.projections import neo4j_queries as cypher
 from memplane.projections.decide import Decision, Held, decide_delete, decide_upsert, delete_version
 from memplane.projections.errors import ProjectionRefused, TargetTimeout
 from memplane.projections.generation import Generation, ensure_generation
 from memplane.projections.neo4j_client import GraphTransaction, Neo4jConnection
-from memplane.projections.neo4j_edges import EdgePlan, HeldEdge, held_edge, plan_edges, whole
+from memplane.projections.neo4j_edge_writes import edges_settled, set_edges
+from memplane.projections.neo4j_edges import EdgePlan, whole
 from memplane.projections.neo4j_node import properties
 from memplane.schema.database import Database
 
@@ -150,15 +151,9 @@ class Neo4jProjection:
 
     async def _set_edges(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
         backend = generation.backend
-        ids = [task.truth.memory_id for task in tasks]
 
         async def work(transaction: GraphTransaction) -> list[EdgePlan]:
-            await transaction.rows(cypher.LOCK_SOURCES, {"backend": backend, "ids": ids})
-            rows = await transaction.rows(cypher.READ_EDGES, {"backend": backend, "ids": ids})
-            held = {row["memory_id"]: row for row in rows}
-            plans = [_edge_plan(task, held[task.truth.memory_id], backend) for task in tasks]
-            await _apply(transaction, backend, tasks, plans, held)
-            return plans
+            return await set_edges(transaction, backend, tasks)
 
         plans = await self._transact(work, timeout)
         return {task.event.id: Outcome(plan.verdict) for task, plan in zip(tasks, plans, strict=True)}
@@ -188,7 +183,7 @@ class Neo4jProjection:
         return [
             _node_settled(task, _held(held, task), generation)
             if task.event.family is Family.NODE
-            else _edges_settled(task, edges.get(task.truth.memory_id), backend)
+            else edges_settled(task, edges.get(task.truth.memory_id), backend)
             for task in tasks
         ]
 
@@ -241,64 +236,6 @@ def _outcomes(tasks: Sequence[Task], decisions: Sequence[Decision]) -> dict[int,
     return {task.event.id: Outcome(decision.verdict) for task, decision in zip(tasks, decisions, strict=True)}
 
 
-async def _apply(
-    transaction: GraphTransaction,
-    backend: str,
-    tasks: Sequence[Task],
-    plans: Sequence[EdgePlan],
-    held: Mapping[int, Mapping[str, Any]],
-) -> None:
-    """Carry out the plans of one batch of sources, and remove the bare nodes that lost their last edge."""
-    put = [
-        {
-            "source_id": edge.source_id,
-            "target_id": edge.target_id,
-            "type": edge.type,
-            "version": edge.version,
-            "relation_hash": edge.relation_hash,
-        }
-        for plan in plans
-        for edge in sorted(plan.put, key=lambda edge: edge.target_id)
-    ]
-    delete = [reference for plan in plans for reference in plan.delete]
-    done = [
-        {"memory_id": task.truth.memory_id, "version": task.truth.edges_version}
-        for task, plan in zip(tasks, plans, strict=True)
-        if plan.verdict is not Verdict.AHEAD or task.event.repair
-    ]
-    gone = set(delete)
-    loose = {
-        edge["target_id"]
-        for row in held.values()
-        for edge in row["edges"]
-        if edge["reference"] in gone and edge["target_id"] is not None
-    }
-    if delete:
-        await transaction.rows(cypher.DELETE_EDGES, {"references": delete})
-    if put:
-        await transaction.rows(cypher.PUT_EDGES, {"backend": backend, "rows": put})
-    await transaction.rows(cypher.SET_EDGES_VERSION, {"backend": backend, "rows": done})
-    # A source that has no edge may have been made bare by the lock alone.
-    await transaction.rows(cypher.SWEEP_BARE, {"backend": backend, "ids": sorted(loose.union(held))})
-
-
-def _edge_plan(task: Task, row: Mapping[str, Any], backend: str) -> EdgePlan:
-    announced = task.event.payload.get("edges_version") or 0
-    return plan_edges(
-        _held_edges(row),
-        task.truth.edges or (),
-        backend=backend,
-        # A purged source has no version of its own left, so the event's stands in.
-        version=max(task.truth.edges_version, announced),
-        held_version=whole(row["edges_version"]),
-        repair=task.event.repair,
-    )
-
-
-def _held_edges(row: Mapping[str, Any]) -> list[HeldEdge]:
-    return [held_edge(edge) for edge in row["edges"]]
-
-
 def _held(held: Mapping[int, Mapping[str, Any]], task: Task) -> Held | None:
     """What the graph holds of the task's memory; nothing when there is no node or a bare one."""
     row = held.get(task.truth.memory_id)
@@ -309,10 +246,3 @@ def _node_settled(task: Task, held: Held | None, generation: Generation) -> bool
     if not task.truth.live:
         return held is None
     return held == Held(task.truth.version, properties(task.truth, generation)["projection_hash"])
-
-
-def _edges_settled(task: Task, row: Mapping[str, Any] | None, backend: str) -> bool:
-    if row is None:
-        return not task.truth.edges
-    plan = _edge_plan(task, row, backend)
-    return plan.verdict is Verdict.UNCHANGED

@@ -38,7 +38,7 @@ PROPERTIES: tuple[str, ...] = (
 
 
 def properties(truth: Truth, generation: Generation) -> dict[str, JSON]:
-    """The properties of a live memory's node, digest included."""
+    """The properties of a live memory's node, digest included; those that are null are left out."""
     node: dict[str, JSON] = {
         "memory_id": truth.memory_id,
         "backend": generation.backend,
@@ -53,7 +53,7 @@ def properties(truth: Truth, generation: Generation) -> dict[str, JSON]:
         "expires_at": None if truth.expires_at is None else microseconds(truth.expires_at),
     }
     node["projection_hash"] = digest(node, generation.space)
-    return node
+    return {name: value for name, value in node.items() if value is not None}
 
 
 def digest(node: Mapping[str, Any], space: str) -> str:
