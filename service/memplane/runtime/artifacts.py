@@ -20,7 +20,10 @@ class ArtifactStore(Protocol):
 
 
 class InMemoryArtifactStore:
-    """Artifacts of one process, as JSON text. Above `max_bytes` (of that text, UTF-8) the oldest go."""
+    """Artifacts of one process, as JSON text. Above `max_bytes` (of that text, UTF-8) the oldest go.
+
+    A reference may be given as its bare uri, too.
+    """
 
     def __init__(self, *, max_bytes: int = 256 * 2**20) -> None:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
@@ -42,17 +45,21 @@ class InMemoryArtifactStore:
             self._bytes -= len(oldest)
         return {"uri": uri}
 
-    async def get(self, reference: Mapping[str, str]) -> Any:
+    async def get(self, reference: Mapping[str, str] | str) -> Any:
         """A fresh copy of the value. Raises `ArtifactError` when it is not, or no longer, here."""
-        encoded = self._values.get(reference["uri"])
+        encoded = self._values.get(_uri(reference))
         if encoded is None:
             raise ArtifactError("Artifact not found")
         return json.loads(encoded)
 
-    async def delete(self, reference: Mapping[str, str]) -> bool:
+    async def delete(self, reference: Mapping[str, str] | str) -> bool:
         """True when it was there."""
-        encoded = self._values.pop(reference["uri"], None)
+        encoded = self._values.pop(_uri(reference), None)
         if encoded is None:
             return False
         self._bytes -= len(encoded)
         return True
+
+
+def _uri(reference: Mapping[str, str] | str) -> str:
+    return reference if isinstance(reference, str) else reference["uri"]

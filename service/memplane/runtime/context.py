@@ -5,7 +5,7 @@ Every call gets its own context; it belongs to that call and is not to be kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,23 +17,40 @@ if TYPE_CHECKING:
     from memplane.runtime.sandbox import Sandbox
 
 
+ADDRESS_FIELDS = {
+    "workerId": "worker_id",
+    "workerType": "worker_type",
+    "hostId": "host_id",
+    "processId": "process_id",
+}
+"""Attribute by wire name."""
+
+
 @dataclass(frozen=True, slots=True)
-class WorkerAddress:
-    """Where a worker lives. Unique by `worker_id` within one runtime."""
+class WorkerAddress(Mapping[str, str]):
+    """Where a worker lives. Unique by `worker_id` within one runtime.
+
+    Also a mapping with the wire names, so that it can be handed to `register_remote` of another runtime.
+    """
 
     worker_id: str
     worker_type: str
     host_id: str
     process_id: str
 
+    def __getitem__(self, name: str) -> str:
+        value: str = getattr(self, ADDRESS_FIELDS[name])
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ADDRESS_FIELDS)
+
+    def __len__(self) -> int:
+        return len(ADDRESS_FIELDS)
+
     def as_wire(self) -> dict[str, str]:
         """The wire object: `workerId, workerType, hostId, processId`."""
-        return {
-            "workerId": self.worker_id,
-            "workerType": self.worker_type,
-            "hostId": self.host_id,
-            "processId": self.process_id,
-        }
+        return dict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,10 @@ from typing import Any
 
 from memplane.contracts import NodeError, NodeResult
 from memplane.runtime.artifacts import ArtifactStore
-from memplane.runtime.context import Execution, WorkerAddress
+from memplane.runtime.context import ADDRESS_FIELDS, Execution, WorkerAddress
 from memplane.runtime.errors import ArtifactError, TransportError
 from memplane.runtime.worker import NODE_ID
 
-ADDRESS_FIELDS = ("workerId", "workerType", "hostId", "processId")
 EXECUTION_FIELDS = ("graphId", "runId", "nodeId")
 RESULT_FIELDS = frozenset({"executionId", "node", "status", "output", "error"})
 STATUSES = frozenset({"success", "failed", "cancelled", "timeout"})

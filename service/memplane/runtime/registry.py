@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from memplane.runtime.context import WorkerAddress
-from memplane.runtime.envelope import ADDRESS_FIELDS
+from memplane.runtime.context import ADDRESS_FIELDS, WorkerAddress
 from memplane.runtime.errors import DefinitionError
 from memplane.runtime.router import select
 from memplane.runtime.waiting import InFlight
@@ -85,9 +84,9 @@ class WorkerHandle:
         self._registry, self._registration = registry, registration
 
     @property
-    def address(self) -> Mapping[str, str]:
-        """`workerId, workerType, hostId, processId`."""
-        return MappingProxyType(self._registration.address.as_wire())
+    def address(self) -> WorkerAddress:
+        """Where it lives; also a mapping `workerId, workerType, hostId, processId`."""
+        return self._registration.address
 
     def set_available(self, available: bool) -> None:
         """Take it out of routing, or back in; running calls are not touched."""

@@ -64,7 +64,7 @@ class PostgresContextStore:
         self._database, self._tenant = database, tenant
         self._ttl = check_ttl(ttl_ms)
 
-    async def get(self, scope: Scope, options: CallOptions) -> StoredContext | None:
+    async def get(self, scope: Scope, options: CallOptions | None = None) -> StoredContext | None:
         """The state of a scope, None when absent or expired. Raises `TargetUnavailable`."""
         async with self._database.acquire() as connection:
             row = await connection.fetchrow(self._database.sql(_GET), self._tenant, _key(scope))
@@ -81,7 +81,7 @@ class PostgresContextStore:
         scope: Scope,
         expected_version: str | None,
         next: Context,  # noqa: A002 - the protocol's name
-        options: CallOptions,
+        options: CallOptions | None = None,
     ) -> StoredContext:
         """Write when the version is the expected one, in one statement. Raises STATE_CONFLICT otherwise."""
         document = canonical_json(next)  # escapes U+0000 and lone surrogates, which TEXT cannot hold

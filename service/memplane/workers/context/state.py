@@ -104,7 +104,7 @@ class InMemoryContextStore:
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    async def get(self, scope: Scope, options: CallOptions) -> StoredContext | None:
+    async def get(self, scope: Scope, options: CallOptions | None = None) -> StoredContext | None:
         """The state of a scope, None when absent or expired."""
         return self._live(scope_key(scope))
 
@@ -113,7 +113,7 @@ class InMemoryContextStore:
         scope: Scope,
         expected_version: str | None,
         next: Context,  # noqa: A002
-        options: CallOptions,
+        options: CallOptions | None = None,
     ) -> StoredContext:
         """Write when the version is the expected one. No other operation runs in between."""
         key = scope_key(scope)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from memplane.runtime.canonical import NotJson, freeze, snapshot
@@ -24,14 +24,14 @@ class Tool:
 
     name: 1 to 64 letters, digits, `_`, `-`. execute: `async execute(arguments, ctx)` returns
     `{status, content? | structuredContent? | references?, error?, metadata?}`. validate: raises on wrong arguments.
-    input_schema: JSON schema for models; not enforced. effects, requires_approval: descriptions alone, they grant and
-    refuse nothing.
+    input_schema: JSON schema for models (any object by default); not enforced. effects, requires_approval:
+    descriptions alone, they grant and refuse nothing.
     """
 
     name: str
     execute: Callable[[Mapping[str, Any], WorkerContext], Awaitable[Mapping[str, Any]]]
     validate: Callable[[Mapping[str, Any]], object] | None = None
-    input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+    input_schema: Mapping[str, Any] | None = None
     effects: tuple[str, ...] = ()
     requires_approval: bool = False
     description: str | None = None
@@ -40,7 +40,7 @@ class Tool:
         """What a caller may know: `name, inputSchema, effects, requiresApproval, description?`."""
         described: dict[str, Any] = {
             "name": self.name,
-            "inputSchema": freeze(snapshot(self.input_schema)),
+            "inputSchema": freeze(snapshot(self.input_schema or {"type": "object"})),
             "effects": tuple(self.effects),
             "requiresApproval": self.requires_approval,
         }
