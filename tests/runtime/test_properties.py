@@ -63,8 +63,8 @@ def test_any_graph_keeps_order_limit_and_checkpoints(dependencies, limit, yields
 
 
 class Worker:
-    def __init__(self, number, host, process, available, active, concurrency):
-        self.address = WorkerAddress(f"w{number}", "T", host, process)
+    def __init__(self, number, place, available, active, concurrency):
+        self.address = WorkerAddress(f"w{number}", "T", *place)
         self.capabilities = frozenset({"A.B"})
         self.available, self.active, self.concurrency = available, active, concurrency
         self.chosen = {}
@@ -76,7 +76,7 @@ workers = st.lists(st.tuples(places, st.booleans(), st.integers(0, 2), st.none()
 
 @given(workers)
 def test_the_nearest_free_worker_takes_the_call_and_equals_take_turns(drawn):
-    candidates = [Worker(n, *place, *rest) for n, (place, *rest) in enumerate(drawn)]
+    candidates = [Worker(n, *one) for n, one in enumerate(drawn)]
     free = [w for w in candidates if w.available and (w.concurrency is None or w.active < w.concurrency)]
     picked = []
     for turn in range(1, 2 * len(free) + 1):
