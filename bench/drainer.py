@@ -1,7 +1,7 @@
 """One process that drains a queue: the product's own outbox worker, or PgQueuer's own queue manager.
 
 `python -m bench.drainer memplane|pgqueuer DSN BATCH EVENTS` prints the seconds from the first claim to the last
-acknowledgement. Both run on uvloop, as PgQueuer's own command does.
+acknowledgement. Both run on uvloop, as their own commands do.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ USER = "drainer"
 
 
 async def run(bench: Bench) -> Result:
-    events, rounds = bench.size(30_000, 2_000), bench.size(3, 1)
+    events, rounds = bench.size(20_000, 2_000), bench.size(3, 1)
     rates: dict[tuple[str, int], list[float]] = {}
     for _ in range(rounds):
         for batch in BATCHES:
