@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import stat
@@ -10,6 +11,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from tests.runtime.wire import TOKEN, invocation
@@ -478,3 +480,38 @@ async def test_ipc_between_two_processes(tmp_path):
         child.wait()
         child.stdin.close()
         child.stdout.close()
+
+
+async def test_no_socket_thread_or_task_is_left_behind(tmp_path):
+    def held():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(asyncio.all_tasks())
+
+    async def use(number):
+        far = Far()
+        over_http = await serve_http(far.runtime, token=TOKEN)
+        over_socket = await serve_ipc(far.runtime, path=tmp_path / f"{number}.sock")
+        transports = [
+            HttpTransport(id="http", url=over_http.url, token=TOKEN),
+            IpcTransport(id="ipc", path=over_socket.path),
+        ]
+        near = create_runtime(transports=transports)
+        near.register_remote(address=far.address, capabilities=["A.ECHO", "A.WAIT"], transport_id="http")
+        near.register_remote(address={**far.address, "workerId": "other"}, capabilities=["B.ECHO"], transport_id="ipc")
+        await asyncio.gather(*(near.invoke("A.ECHO", n) for n in range(30)))
+        with pytest.raises(TransportError):
+            await near.invoke("B.ECHO", 1)  # not the address of a worker there
+        abandoned = asyncio.create_task(near.invoke("A.WAIT", 1))
+        await far.started.wait()
+        abandoned.cancel()
+        await asyncio.gather(abandoned, return_exceptions=True)
+        far.gate.set()
+        for closing in (near, *transports, over_http, over_socket, far.runtime):
+            await closing.close()
+
+    await use(0)  # whatever is made once per process
+    before = held()
+    for number in range(1, 4):
+        await use(number)
+    await asyncio.sleep(0.05)
+    assert held() == before
