@@ -69,8 +69,6 @@ async def send_json(
     headers = [
         (b"content-type", JSON_TYPE),
         (b"content-length", b"%d" % len(body)),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
         (b"x-request-id", request.request_id.encode("ascii")),
         *extra,
     ]

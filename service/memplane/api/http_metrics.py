@@ -22,6 +22,17 @@ class HttpMetrics:
             registry=registry,
         )
 
+        # Looking a child up by its labels costs more than counting with it.
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+
     def observe(self, node: str, status: str, seconds: float) -> None:
-        self._requests.labels(node, status).inc()
-        self._seconds.labels(node).observe(seconds)
+        """`node` and `status` must come from small sets: each pair becomes a time series."""
+        counter = self._counters.get((node, status))
+        if counter is None:
+            counter = self._counters[(node, status)] = self._requests.labels(node, status)
+        counter.inc()
+        histogram = self._histograms.get(node)
+        if histogram is None:
+            histogram = self._histograms[node] = self._seconds.labels(node)
+        histogram.observe(seconds)

@@ -8,10 +8,9 @@ with Retry-After while PostgreSQL was never reached or too many calls are in fli
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
@@ -20,6 +19,7 @@ from memplane.api import strict_json
 from memplane.api.asgi import ClientGone, check_json_type, header_map, read_body, send_error, send_json
 from memplane.api.auth.identity import Authenticator
 from memplane.api.auth.scope import USER_HEADER, check_role, scope_of
+from memplane.api.call_guard import CallGuard
 from memplane.api.call_limits import oversized_list
 from memplane.api.errors import HttpError, Unavailable
 from memplane.api.http_metrics import HttpMetrics
@@ -28,26 +28,16 @@ from memplane.api.plane import Answer, NodePlane
 from memplane.api.request_context import RequestContext, current_request, request_context
 from memplane.contracts import JSON, NODES, NodeError, NodeResult
 from memplane.contracts import Scope as MemoryScope
-from memplane.errors import MemplaneError
 from memplane.schema.tracing import current_traceparent
 from memplane.settings import ServiceSettings
-from memplane.signal import Signal
 
 log = logging.getLogger(__name__)
 
 PREFIX = "/v1/nodes/"
-WATCH_AFTER = 0.02
-"""Seconds before a call watches for its client's departure; most are answered sooner and save the task."""
-IGNORED_SIGNAL_GRACE = 5.0
-"""Seconds beyond the request timeout for a plugin that does not react to its signal."""
 IN_THREAD_BYTES = 1 << 20
 """Bodies larger than this are parsed in a thread, so that other requests get their turn meanwhile."""
 
 _KNOWN = frozenset(NODES)
-
-
-class RequestTimeout(MemplaneError):  # noqa: N818 - reads as what happened
-    """The reason of a signal whose request took too long."""
 
 
 class NodeEndpoint:
@@ -109,22 +99,25 @@ class NodeEndpoint:
         self, memory_scope: MemoryScope, headers: Mapping[bytes, bytes], node: str, receive: Receive
     ) -> Answer:
         """Read and call within the request's time."""
-        deadline = asyncio.get_running_loop().time() + self._settings.request_timeout
+        guard = CallGuard(receive, self._settings.request_timeout)
+        calling = False
         try:
-            async with asyncio.timeout_at(deadline):
-                body = await read_body(headers, receive, self._settings.max_body_bytes)
-        except TimeoutError:
-            raise HttpError(408, "TIMEOUT", "The body did not arrive in time", {"Connection": "close"}) from None
-        document = await _parse(body)
-        message = oversized_list(node, document)
-        if message is not None:
-            return _invalid_input(node, message)
-        signal = Signal()
-        try:
-            async with asyncio.timeout_at(deadline + IGNORED_SIGNAL_GRACE), _watched(signal, deadline, receive):
-                return await self._plane.call(memory_scope, node, document, signal)
-        except TimeoutError:
+            body = await read_body(headers, receive, self._settings.max_body_bytes)
+            guard.calling()
+            calling = True
+            document = await _parse(body)
+            message = oversized_list(node, document)
+            if message is not None:
+                return _invalid_input(node, message)
+            return await self._plane.call(memory_scope, node, document, guard.signal)
+        except asyncio.CancelledError:
+            if not guard.conclude():
+                raise
+            if not calling:
+                raise HttpError(408, "TIMEOUT", "The body did not arrive in time", {"Connection": "close"}) from None
             raise HttpError(504, "TIMEOUT", "The operation did not end in time; it may have taken effect") from None
+        finally:
+            guard.stop()
 
     async def _send(self, send: Send, answer: Answer, request: RequestContext) -> None:
         try:
@@ -159,29 +152,3 @@ async def _parse(body: bytes) -> JSON:
 
 def _invalid_input(node: str, message: str) -> Answer:
     return Answer(NodeResult(str(uuid4()), node, "failed", error=NodeError("INVALID_INPUT", message)))
-
-
-@contextlib.asynccontextmanager
-async def _watched(signal: Signal, deadline: float, receive: Receive) -> AsyncIterator[None]:
-    """Abort `signal` at the deadline, or when the client goes away."""
-    loop = asyncio.get_running_loop()
-    watchers: list[asyncio.Task[None]] = []
-
-    def watch() -> None:
-        watchers.append(loop.create_task(_abort_on_disconnect(signal, receive)))
-
-    timer = loop.call_at(deadline, lambda: signal.abort(RequestTimeout("the request took too long")))
-    start = loop.call_later(WATCH_AFTER, watch)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        start.cancel()
-        for watcher in watchers:
-            watcher.cancel()
-
-
-async def _abort_on_disconnect(signal: Signal, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    signal.abort(ClientGone("the client closed the connection"))

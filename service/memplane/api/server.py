@@ -11,18 +11,24 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from memplane.api.joined_writes import JoinedWrites
 from memplane.errors import SettingsError
 
 
 class BoundedProtocol(H11Protocol):
-    """h11, with a limit on the time in which a client must have sent a request's head."""
+    """h11 with answers in one packet, and a limit on the time in which a client must have sent a request's head."""
 
     head_timeout = 15.0
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._joined = JoinedWrites(transport, self.loop)
+        super().connection_made(self._joined)  # type: ignore[arg-type] # it has whatever a transport has
         self._start_head_timer()
+
+    def on_response_complete(self) -> None:
+        self._joined.flush()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

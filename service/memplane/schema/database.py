@@ -151,7 +151,9 @@ class Database:
         pool = self._pool
         assert pool is not None
         try:
-            connection = await pool.acquire(timeout=self.settings.connect_timeout)
+            # A timeout of our own: the pool's would put every call into a task.
+            async with asyncio.timeout(self.settings.connect_timeout):
+                connection = await pool.acquire()
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
             await self._reopen()
             raise TargetUnavailable("postgresql", "the credentials are refused") from None
