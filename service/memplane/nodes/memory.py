@@ -7,6 +7,7 @@ out as exceptions: wrong arguments to the factory, and asyncio's own cancellatio
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
@@ -29,6 +30,8 @@ from memplane.errors import PluginError, SettingsError
 from memplane.nodes.limits import InvalidDefaults, check_defaults
 from memplane.nodes.operations import OPERATIONS, Call, Plugins
 from memplane.signal import Signal
+
+log = logging.getLogger(__name__)
 
 
 class Memory:
@@ -64,7 +67,9 @@ class Memory:
             return _cancelled(execution_id, node)
         except PluginError as error:
             result = _failed(execution_id, node, error.code, error.safe_message)
-        except Exception:  # noqa: BLE001 - a plugin may raise anything, and none of it may be shown
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and none of it may be shown
+            # The class alone: a driver's text may hold addresses, statements and values.
+            log.error("a MEMORY backend failed", extra={"node": node, "error": type(error).__name__})
             result = _failed(execution_id, node, "MEMORY_BACKEND_ERROR", "Memory backend operation failed")
         else:
             result = NodeResult(execution_id, node, "success", output)
