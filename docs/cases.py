@@ -24,6 +24,9 @@ SECTIONS = {
     "i": ("INFER", 10),
     "t": ("INTERACTION", 7),
     "s": ("Sandbox", 4),
+    "v": ("Recovery: fingerprints, the shared flow and its eight entries", 32),
+    "f": ("Recovery: the reference service", 13),
+    "j": ("Recovery: store and tools", 14),
 }
 """Prefix of the numbers, what they are about, how many there are."""
 
