@@ -125,8 +125,12 @@ def join() -> tuple[Stack, IO[str]]:
     """Use the stack from a pytest run, starting it if needed. Hand the second value to `leave`."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     using = (FOLDER / "users.lock").open("a")
-    fcntl.flock(using, fcntl.LOCK_SH)
-    return up(starter="pytest"), using
+    try:
+        fcntl.flock(using, fcntl.LOCK_SH)
+        return up(starter="pytest"), using
+    except BaseException:
+        using.close()
+        raise
 
 
 def leave(using: IO[str]) -> None:

@@ -41,6 +41,8 @@ def start(folder: Path) -> Server:
         ],
         log=log,
         cwd=data,
+        # Left alone, the etcd inside takes fixed ports, so that a machine had room for one Milvus only.
+        env={"ETCD_CONFIG_PATH": str(_etcd_configuration(data / "etcd.yaml"))},
     )
     address = f"http://127.0.0.1:{port}"
     password = secrets.token_hex(12)
@@ -52,7 +54,7 @@ def start(folder: Path) -> Server:
         finally:
             client.close()
 
-    wait_ready("Milvus", process, probe, seconds=180, log=log)
+    wait_ready("Milvus", process, probe, seconds=300, log=log)
     server = Server(port=port, user="root", password=password, group=process.pid, data=data)
 
     def accepted() -> None:
@@ -64,3 +66,19 @@ def start(folder: Path) -> Server:
 
     wait_ready("Milvus", process, accepted, seconds=60, log=log)
     return server
+
+
+def _etcd_configuration(path: Path) -> Path:
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    path.write_text(
+        f"listen-client-urls: {client}\n"
+        f"advertise-client-urls: {client}\n"
+        f"listen-peer-urls: {peer}\n"
+        f"initial-advertise-peer-urls: {peer}\n"
+        f"initial-cluster: default={peer}\n"
+        "quota-backend-bytes: 4294967296\n"
+        "auto-compaction-mode: revision\n"
+        "auto-compaction-retention: '1000'\n",
+        encoding="utf-8",
+    )
+    return path

@@ -73,7 +73,7 @@ def start(folder: Path) -> Server:
         with GraphDatabase.driver(f"bolt://127.0.0.1:{port}", auth=("neo4j", password)) as driver:
             driver.execute_query("RETURN 1")
 
-    wait_ready("Neo4j", process, probe, seconds=120, log=log)
+    wait_ready("Neo4j", process, probe, seconds=240, log=log)
     return Server(port=port, user="neo4j", password=password, group=process.pid, data=home)
 
 

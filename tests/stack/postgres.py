@@ -67,7 +67,7 @@ def start(folder: Path) -> Server:
         configuration.writelines(f"{name} = {value}\n" for name, value in CONFIGURATION.items())
     process = spawn([*prefix, str(programs / "postgres"), "-D", str(data), "-p", str(port)], log=log)
     server = Server(port=port, user="memplane", password=password, group=process.pid, data=data)
-    wait_ready("PostgreSQL", process, lambda: asyncio.run(_probe(server)), seconds=60, log=log)
+    wait_ready("PostgreSQL", process, lambda: asyncio.run(_probe(server)), seconds=120, log=log)
     return server
 
 

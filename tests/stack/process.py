@@ -13,6 +13,10 @@ from pathlib import Path
 from tests.stack.model import Server, StackError
 
 
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""What this process started, by group: servers outlive the function that starts them, and the ended are reaped."""
+
+
 def free_port() -> int:
     """A TCP port of the loopback interface that nobody uses now."""
     with socket.socket() as probe:
@@ -33,7 +37,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a server detached from the terminal; its output goes to `log`. Its pid is its process group."""
     with log.open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -42,6 +46,8 @@ def spawn(
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
+    _children[process.pid] = process
+    return process
 
 
 def wait_ready(
@@ -89,9 +95,11 @@ def end_group(group: int, *, seconds: float = 20, first: signal.Signals = signal
         try:
             os.killpg(group, number)
         except ProcessLookupError:
-            return
+            break
         end = time.monotonic() + patience
-        while time.monotonic() < end:
-            if not group_alive(group):
-                return
+        while group_alive(group) and time.monotonic() < end:
             time.sleep(0.1)
+        if not group_alive(group):
+            break
+    if (child := _children.pop(group, None)) is not None:
+        child.wait()
