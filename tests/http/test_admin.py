@@ -141,6 +141,7 @@ async def test_reconciliation_drift_and_status(settings: Settings, keys: Keys, d
     assert status["schemaVersion"] >= 1
     assert len(status["backendId"]) == 36
     milvus = status["targets"]["milvus"]
+    assert milvus.pop("lastFullRun")["scanned"] == 10
     assert milvus == {
         "enabled": True,
         "mode": "Live",
@@ -172,7 +173,15 @@ async def test_wrong_parameters_are_400(settings: Settings, keys: Keys, query: s
         answer = await http.get(f"/v1/admin/outbox?{query}")
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["code"] == "INVALID_REQUEST"
-        for body in ({}, {"ids": []}, {"ids": ["x"]}, {"ids": [1] * 1001}, {"ids": [1], "all": True}, []):
+        bodies: tuple[object, ...] = (
+            {},
+            {"ids": []},
+            {"ids": ["x"]},
+            {"ids": [1] * 1001},
+            {"ids": [1], "all": True},
+            [],
+        )
+        for body in bodies:
             assert (await http.post("/v1/admin/outbox/replay", json=body)).status_code == 400
         assert (await http.get("/v1/admin/memories/9223372036854775808")).status_code == 400
         assert (await http.get("/v1/admin/outbox/abc")).status_code == 400

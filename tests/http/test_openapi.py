@@ -15,6 +15,7 @@ import schemathesis
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import (
@@ -55,7 +56,10 @@ def running(settings: Settings, keys: Keys, tmp_path: Path) -> Iterator[tuple[st
 def test_the_service_keeps_its_document(running: tuple[str, str]) -> None:
     url, key = running
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    operations = [result.ok() for result in schema.get_all_operations()]
+    operations: list[APIOperation[Any, Any, Any, Any]] = []
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok), "an operation of the document cannot be read"
+        operations.append(result.ok())
     names = {operation.label for operation in operations}
     assert {
         f"POST /v1/nodes/MEMORY.{name}" for name in ("GET", "QUERY", "SEARCH", "WRITE", "UPDATE", "DELETE")
@@ -68,11 +72,11 @@ def test_the_service_keeps_its_document(running: tuple[str, str]) -> None:
             _fuzz(operation, mode, key)
 
 
-def _takes_input(operation: APIOperation[Any, Any]) -> bool:
+def _takes_input(operation: APIOperation[Any, Any, Any, Any]) -> bool:
     return bool(operation.body or operation.query or operation.headers or operation.path_parameters)
 
 
-def _fuzz(operation: APIOperation[Any, Any], mode: GenerationMode, key: str) -> None:
+def _fuzz(operation: APIOperation[Any, Any, Any, Any], mode: GenerationMode, key: str) -> None:
     @hypothesis_settings(
         max_examples=EXAMPLES if operation.method == "post" else 4,
         deadline=None,
