@@ -34,10 +34,12 @@ demo: $(READY) ## a memory service with a real corpus on embedded servers, until
 
 .PHONY: test
 test: $(READY) ## every test but the long ones, on a PostgreSQL, Milvus and Neo4j of its own
+	@test -n "$${MEMPLANE_TEST_STACK:-}" || $(BIN)/python -m tests.stack fetch
 	@exec $(BIN)/python -m pytest -m "not full" $(ARGS)
 
 .PHONY: test-full
 test-full: $(READY) ## all tests, the long ones too
+	@test -n "$${MEMPLANE_TEST_STACK:-}" || $(BIN)/python -m tests.stack fetch
 	@exec $(BIN)/python -m pytest --timeout 3600 $(ARGS)
 
 .PHONY: lint

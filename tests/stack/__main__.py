@@ -1,21 +1,24 @@
-"""`python -m tests.stack up|down|status`."""
+"""`python -m tests.stack up|down|status|fetch`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from tests.stack import control
+from tests.stack import control, neo4j
 from tests.stack.model import StackError
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stack", description=__doc__)
-    parser.add_argument("action", choices=["up", "down", "status"])
+    parser.add_argument("action", choices=["up", "down", "status", "fetch"])
     action = parser.parse_args().action
     try:
         if action == "down":
             print("ended" if control.down() else "was not running")
+            return 0
+        if action == "fetch":
+            neo4j.fetch()
             return 0
         if action == "up":
             control.up()

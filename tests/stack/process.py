@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tests.stack.model import Server, StackError
 
-
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """What this process started, by group: servers outlive the function that starts them, and the ended are reaped."""
 
