@@ -110,8 +110,8 @@ class Worker(Model):
         None, ge=0, le=1000, description="Fixed number of workers; 1 when neither replicas nor autoscaling is given."
     )
     autoscaling: WorkerAutoscaling | None = Field(None, description="Scale on the backlog instead of a fixed number.")
-    concurrency: int = Field(2, ge=1, le=64, description="Batches that one worker has in flight.")
-    batch_size: int = Field(200, ge=1, le=5000, description="Events that one claim takes.")
+    concurrency: int = Field(4, ge=1, le=64, description="Batches that one worker has in flight.")
+    batch_size: int = Field(1000, ge=1, le=5000, description="Events that one claim takes.")
     max_attempts: int = Field(10, ge=1, le=1000, description="Attempts before an event is dead.")
     resources: Resources | None = Field(None, description="Compute resources of the worker container.")
     cel_rules: tuple[Rule, ...] = rules(
