@@ -113,6 +113,8 @@ async def _work(controller: Controller, health: WatchHealth, stop: asyncio.Event
         registry=registry(controller, health),
         clusterwide=not namespaces,
         namespaces=namespaces,
+        # Named here, because kopf would ask for the user's name, which a container's user id does not have.
+        identity=controller.settings.identity or socket.gethostname(),  # type: ignore[arg-type]
         standalone=True,
         stop_flag=halt,
     )
