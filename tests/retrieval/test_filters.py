@@ -155,8 +155,10 @@ def nested(levels: int) -> dict[str, object]:
         {"n": "x" * 2**20},
         [],
         "x",
+        {".".join(["a"] * 101): 1},
+        {"$and": [{".".join(["a"] * 100): n} for n in range(101)]},
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_values_no_memory_can_hold_and_filters_too_large_are_invalid(document):
     with pytest.raises(PluginError) as caught:
@@ -169,6 +171,7 @@ def test_the_limits_themselves_are_accepted():
     parse_filter(nested(15))
     parse_filter({"$and": [{"n": n} for n in range(1000)]})
     parse_filter({"id": {"$in": [str(n) for n in range(10_000)]}})
+    parse_filter({"$and": [{".".join(["a"] * 100): n} for n in range(100)]})
 
 
 def test_the_tree():

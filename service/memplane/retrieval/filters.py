@@ -66,6 +66,10 @@ __all__ = [
 MAX_DEPTH: Final = 16
 MAX_CONDITIONS: Final = 1000
 MAX_BYTES: Final = 2**20
+MAX_PATH: Final = 100
+"""Names of one path into the metadata: values are not nested deeper."""
+MAX_NAMES: Final = 10_000
+"""Names in all paths of a filter together: each may become an argument of a statement, which are bounded."""
 
 
 def parse_filter(document: Mapping[str, JSON]) -> Filter:
@@ -91,10 +95,11 @@ def _shown(name: str) -> str:
 
 
 class _Parser:
-    """Counts conditions while it descends."""
+    """Counts conditions and names of paths while it descends."""
 
     def __init__(self) -> None:
         self._conditions = 0
+        self._names = 0
 
     def filter(self, document: JSON, depth: int) -> Filter:
         if not isinstance(document, dict):
@@ -124,6 +129,9 @@ class _Parser:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             invalid(f"filter must not have more than {MAX_CONDITIONS} conditions")
+        self._names += len(field.path)
+        if self._names > MAX_NAMES:
+            invalid(f"filter must not have more than {MAX_NAMES} names in the paths of its fields")
         if operator == "$eq":
             return Equal(field, (operand,))
         if operator == "$ne":
@@ -153,6 +161,8 @@ def _field(name: str) -> Field:
     path = tuple(name.removeprefix("metadata.").split("."))
     if not all(path):
         raise _unsupported(f"{_shown(name)} is no field")
+    if len(path) > MAX_PATH:
+        invalid(f"filter must not name a field more than {MAX_PATH} levels deep")
     return Field(path=path)
 
 

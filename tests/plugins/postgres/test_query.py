@@ -230,6 +230,17 @@ async def test_the_last_page_has_no_cursor(store):
     assert "nextCursor" in await store.query(1)
 
 
+async def test_the_largest_filters_fit_into_one_statement(store):
+    """PostgreSQL takes 32,767 arguments; more of them would end the connection instead of the call."""
+    found = await store.one("x", metadata={"tags": ["a", "b"], "a": {"b": 1}})
+    wide = {"$or": [*({".".join(["a"] * 10): {"$lt": n}} for n in range(999)), {"a.b": 1}]}
+    lists: list[Any] = [[f"tag {number}"] for number in range(40_000)]
+    assert await store.ids(filter=wide) == [found["id"]]
+    assert await store.ids(filter={"tags": {"$in": [*lists, ["a", "b"]]}}) == [found["id"]]
+    assert await store.ids(filter={"tags": {"$in": [*lists, ["b", "a"], "a", None]}}) == []
+    assert await store.ids(filter={"tags": {"$in": []}}) == []
+
+
 async def test_an_unknown_order_is_unsupported(store):
     for field in ("content", "metadata.x", "createdat", "m.id; --", "x" * 1000):
         with pytest.raises(PluginError) as caught:

@@ -87,7 +87,10 @@ def _equal_column(field: Field, values: tuple[JSON, ...], binds: Binds) -> str:
     assert field.column is not None
     if field.column == "tags":
         wanted = [value for value in values if _is_strings(value)]
-        return _joined([f"m.tags = {binds.add(value, 'text[]')}" for value in wanted], " OR ", "FALSE")
+        if len(wanted) == 1:
+            return f"m.tags = {binds.add(wanted[0], 'text[]')}"
+        # PostgreSQL has no array of arrays of different lengths, and one argument each would be too many.
+        return f"to_jsonb(m.tags) = ANY({binds.add([canonical(value) for value in wanted], 'jsonb[]')})"
     type_name, convert = _column_type(field.column)
     found = [converted for value in values if (converted := convert(value)) is not None]
     return f"{_typed(field.column)} = ANY({binds.add(found, f'{type_name}[]')})"
