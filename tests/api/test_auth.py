@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memplane.api.auth.api_keys import ApiKeys
-from memplane.api.auth.identity import Identity, Role, bearer_token, valid_name
+from memplane.api.auth.identity import MAX_NAME_BYTES, Identity, Role, bearer_token, valid_name
 from memplane.api.auth.key_file import KeyFile, new_key, parse_key_file, render_key_file
 from memplane.api.auth.loopback import Loopback, is_loopback
 from memplane.api.auth.scope import check_role, scope_of
@@ -19,6 +19,7 @@ from memplane.api.auth.watched_file import WatchedFile
 from memplane.api.errors import Forbidden, HttpError, Unauthenticated
 from memplane.contracts import NODES, Scope
 from memplane.errors import SettingsError
+from memplane.plugins.postgres.documents import MAX_SCOPE_BYTES
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -287,8 +288,10 @@ def test_weak_status_keys_are_refused(text: str) -> None:
 
 
 def test_names() -> None:
-    assert all(valid_name(name) for name in ["a", "用户 1", "x" * 200, "a@b.c", "*"])
-    assert not any(valid_name(name) for name in ["", "x" * 201, "a\n", "\x00", "\ud800", "\u200b", None, 5, ["a"]])
+    assert all(valid_name(name) for name in ["a", "用户 1", "x" * 200, "用" * 85, "a@b.c", "*"])
+    bad = ["", "x" * 201, "用" * 86, "a\n", "\x00", "\ud800", "\u200b", None, 5, ["a"]]
+    assert not any(valid_name(name) for name in bad)
+    assert MAX_NAME_BYTES <= MAX_SCOPE_BYTES, "what may call must be storable: it would be a 500 else"
 
 
 def test_bearer_tokens() -> None:

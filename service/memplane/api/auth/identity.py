@@ -9,6 +9,9 @@ from typing import Protocol
 
 MAX_NAME = 200
 """Longest tenant or user name, in characters."""
+MAX_NAME_BYTES = 256
+"""Longest tenant or user name, in bytes of UTF-8: what the stores can index."""
+NAME_RULE = f"1 to {MAX_NAME} printable characters, at most {MAX_NAME_BYTES} bytes of UTF-8"
 
 
 class Role(StrEnum):
@@ -49,8 +52,14 @@ class Authenticator(Protocol):
 
 
 def valid_name(name: object) -> bool:
-    """A tenant or user name: 1 to 200 characters, no control characters, no surrogates."""
-    return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
+    """A tenant or user name by `NAME_RULE`: no control characters, no surrogates."""
+    # What is printable holds no surrogates, so it can be encoded.
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= MAX_NAME
+        and name.isprintable()
+        and len(name.encode()) <= MAX_NAME_BYTES
+    )
 
 
 def bearer_token(headers: Mapping[bytes, bytes]) -> str | None:

@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from memplane.api.auth.identity import MAX_NAME, Identity, Role, valid_name
+from memplane.api.auth.identity import MAX_NAME, NAME_RULE, Identity, Role, valid_name
 from memplane.errors import SettingsError
 
 KEY_PREFIX = "mp_"
@@ -32,7 +32,7 @@ KEY_PREFIX = "mp_"
 
 def _checked_name(name: str) -> str:
     if not valid_name(name):
-        raise ValueError(f"must be 1 to {MAX_NAME} printable characters")
+        raise ValueError(f"must be {NAME_RULE}")
     return name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memplane.api.auth.identity import MAX_NAME, Identity, Role, valid_name
+from memplane.api.auth.identity import NAME_RULE, Identity, Role, valid_name
 from memplane.api.errors import Forbidden, HttpError
 from memplane.contracts import Scope
 
@@ -54,5 +54,5 @@ def _named_user(values: list[bytes]) -> str | None:
     except UnicodeDecodeError:
         raise HttpError(400, "INVALID_USER", "X-Memory-User must be UTF-8") from None
     if not valid_name(name):
-        raise HttpError(400, "INVALID_USER", f"X-Memory-User must be 1 to {MAX_NAME} printable characters")
+        raise HttpError(400, "INVALID_USER", f"X-Memory-User must be {NAME_RULE}")
     return name
