@@ -137,6 +137,21 @@ async def test_what_was_lost_before_its_call_is_left_alone() -> None:
     result = await deliver(target, 3, lease=lease)
     assert fates(result) == {"done": [3], "failed": [], "returned": []}
     assert set(result.attempted) == {30}
+    assert result.dropped() == []
+
+
+async def test_what_is_lost_after_a_failed_call_is_dropped_and_named() -> None:
+    """The call that failed may have written it, over what its new owner wrote."""
+    target, lease = DictTarget(), FixedLease()
+    target.refuse = {1}
+
+    async def lose(tasks: object) -> None:
+        lease.lost = {20}
+
+    target.before = lose  # type: ignore[assignment]
+    result = await deliver(target, 3, lease=lease)
+    assert fates(result) == {"done": [3], "failed": [1], "returned": []}
+    assert [event.id for event in result.dropped()] == [20]
 
 
 @pytest.mark.parametrize("rest", [0, -1])

@@ -188,6 +188,34 @@ async def test_a_late_worker_changes_nothing_and_orders_a_repair(database: Datab
     assert ":late:" in repair["repair_key"]
 
 
+async def test_what_was_lost_between_two_calls_is_repaired_too(database: Database) -> None:
+    """A call that failed as a whole may have written a part; what is lost before the next call gets its repair."""
+    first, second = await create(database, 2)
+    target = DictTarget()
+    target.refuse = {first}
+
+    async def lose_the_second(tasks: Sequence[Task]) -> None:
+        target.before = None
+        await execute(
+            database,
+            "UPDATE {schema}.memory_outbox SET claim_token = gen_random_uuid() WHERE aggregate_id = $1",
+            second,
+        )
+        # The lease notices at its next renewal.
+        await asyncio.sleep(0.5)
+
+    target.before = lose_the_second
+    async with running(database, target, quick(lease_seconds=2, renew_seconds=0.2)) as worker:
+        await until(lambda: _lost(worker, 1))
+        await until(lambda: _repaired(database))
+    [repair] = await rows(database, "repair_key IS NOT NULL")
+    assert (repair["aggregate_id"], ":late:" in repair["repair_key"]) == (second, True)
+
+
+async def _repaired(database: Database) -> bool:
+    return bool(await rows(database, "repair_key IS NOT NULL"))
+
+
 async def _lost(worker: OutboxWorker, count: int) -> bool:
     return worker.total.lost >= count
 

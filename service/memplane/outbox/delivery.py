@@ -36,6 +36,13 @@ class Delivered:
     attempted: dict[int, Task] = field(default_factory=dict)
     """By event id: tasks that were part of at least one call."""
 
+    def dropped(self) -> list[Event]:
+        """Events that were part of a call, which may have taken effect, and then of no further one: lost meanwhile."""
+        ended = {task.event.id for task, _ in self.outcomes}
+        ended.update(failure.event.id for failure in self.failures)
+        ended.update(event.id for event in self.returned)
+        return [task.event for event_id, task in self.attempted.items() if event_id not in ended]
+
 
 class Delivery:
     """Delivers batches to one target. Holds no state between them."""

@@ -59,6 +59,7 @@ class Settlement:
             # An uncertain call may still take effect: its events wait it out.
             delay = self._uncertain_delay if delivered.uncertain else 0.0
             lost += await self.give_back(delivered.returned, delay_seconds=delay)
+        lost += delivered.dropped()
         overwritten = [delivered.attempted[event.id] for event in lost if event.id in delivered.attempted]
         report.lost = len(lost)
         if overwritten and not shadow:
