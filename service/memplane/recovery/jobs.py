@@ -42,16 +42,18 @@ class JobStore(Protocol):
         ...
 
     async def record(self, job_id: str, kind: str, data: Any) -> None:
-        """Add an event that changes nothing."""
+        """Add an event that changes nothing. Raises `RecoveryError`: unknown task."""
         ...
 
     async def events(self, job_id: str) -> Sequence[JobEvent]: ...
-    async def jobs(self, *, stages: Sequence[str] = (), limit: int = 1000) -> Sequence[Job]:
-        """Documents by id, optionally of some stages."""
+    async def jobs(self, *, stages: Sequence[str] = (), limit: int = 1000, after: str = "") -> Sequence[Job]:
+        """Documents by id, optionally of some stages, with ids above `after`."""
         ...
 
     async def acquire(self, job_id: str, owner: str, seconds: float) -> bool:
-        """Take or renew the task's lease for `seconds`; False while somebody else's has not ended."""
+        """Take or renew the task's lease for `seconds`; False while somebody else's has not ended.
+
+        Raises `RecoveryError`: unknown task."""
         ...
 
     async def release(self, job_id: str, owner: str) -> None:

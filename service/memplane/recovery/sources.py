@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def read_source(folder: Path, job_id: str) -> Source | None:
     return Source(data.decode("utf-8", "replace"), len(data))
 
 
-def write_result(folder: Path, job_id: str, document: Any) -> None:
+def write_result(folder: Path, job_id: str, document: Any, *, before_rename: Callable[[], None] = lambda: None) -> None:
     """`results/<id>.json`, whole or not at all, on disk before this returns."""
     results = folder / "results"
     results.mkdir(exist_ok=True)
@@ -50,6 +51,7 @@ def write_result(folder: Path, job_id: str, document: Any) -> None:
             file.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        before_rename()
         os.replace(name, results / f"{job_id}.json")
     except BaseException:
         Path(name).unlink(missing_ok=True)

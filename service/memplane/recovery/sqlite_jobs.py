@@ -109,21 +109,27 @@ class SqliteJobs:
         return await self._transaction(work)
 
     async def record(self, job_id: str, kind: str, data: Any) -> None:
-        await self._transaction(lambda connection: _add_event(connection, job_id, kind, data))
+        def work(connection: sqlite3.Connection) -> None:
+            _load(connection, job_id)
+            _add_event(connection, job_id, kind, data)
+
+        await self._transaction(work)
 
     async def events(self, job_id: str) -> Sequence[JobEvent]:
         def work(connection: sqlite3.Connection) -> list[JobEvent]:
+            _load(connection, job_id)
             rows = connection.execute("SELECT kind, data FROM events WHERE task_id = ? ORDER BY number", (job_id,))
             return [JobEvent(kind, json.loads(data)) for kind, data in rows]
 
         return await self._transaction(work)
 
-    async def jobs(self, *, stages: Sequence[str] = (), limit: int = 1000) -> Sequence[Job]:
+    async def jobs(self, *, stages: Sequence[str] = (), limit: int = 1000, after: str = "") -> Sequence[Job]:
         def work(connection: sqlite3.Connection) -> list[Job]:
             marks = ",".join("?" * len(stages))
-            where = f"WHERE json_extract(document, '$.stage') IN ({marks})" if stages else ""
-            sql = f"SELECT id, document FROM jobs {where} ORDER BY id LIMIT ?"
-            return [checked_job(json.loads(text), job_id) for job_id, text in connection.execute(sql, (*stages, limit))]
+            where = f"AND json_extract(document, '$.stage') IN ({marks})" if stages else ""
+            sql = f"SELECT id, document FROM jobs WHERE id > ? {where} ORDER BY id LIMIT ?"
+            rows = connection.execute(sql, (after, *stages, limit))
+            return [checked_job(json.loads(text), job_id) for job_id, text in rows]
 
         return await self._transaction(work)
 
@@ -131,6 +137,7 @@ class SqliteJobs:
         now = self._clock()
 
         def work(connection: sqlite3.Connection) -> bool:
+            _load(connection, job_id)
             changed = connection.execute(
                 "INSERT INTO leases VALUES (?1, ?2, ?3) ON CONFLICT (task_id) DO UPDATE SET owner = ?2, until = ?3"
                 " WHERE leases.owner = ?2 OR leases.until <= ?4",

@@ -14,6 +14,7 @@ from memplane.recovery import documents, sources
 from memplane.recovery.documents import KINDS, MAX_SOURCE_BYTES, Job, Kind, task_id
 from memplane.recovery.errors import RecoveryError
 from memplane.recovery.jobs import JobEvent, JobStore
+from memplane.recovery.probes import Probe, point_name, unprobed
 from memplane.recovery.remote import Answer, ServiceClient, service_origin
 from memplane.recovery.sqlite_jobs import SqliteJobs
 from memplane.runtime.canonical import snapshot
@@ -29,19 +30,33 @@ class RecoveryStore:
 
     directory: holds `<id>.txt`, `tasks.sqlite` and `results/`; must exist. origin: of the fulfilment service.
     jobs: another place for the documents (PostgreSQL); default is `tasks.sqlite` in the directory.
+    probe: for tests, see `probes`.
     """
 
-    def __init__(self, directory: str | Path, origin: str, *, jobs: JobStore | None = None) -> None:
+    def __init__(
+        self, directory: str | Path, origin: str, *, jobs: JobStore | None = None, probe: Probe = unprobed
+    ) -> None:
         self.origin = service_origin(origin)
         self.directory = Path(directory)
         if not self.directory.is_dir():
             raise RecoveryError("The task folder does not exist")
         self.database: JobStore = jobs if jobs is not None else SqliteJobs(self.directory / "tasks.sqlite")
         self._client = ServiceClient(self.origin)
+        self._probe = probe
         self.tools: tuple[Tool, ...] = tuple(
-            Tool(name=name, execute=execute, validate=_validated, effects=effects)
+            Tool(name=name, execute=self._probed(name, execute), validate=_validated, effects=effects)
             for name, execute, effects in self._tools()
         )
+
+    def _probed(self, name: str, execute: Execute) -> Execute:
+        async def probed(arguments: Mapping[str, Any], ctx: WorkerContext) -> Result:
+            point = point_name(name, arguments)
+            self._probe(f"{point}:before")
+            result = await execute(arguments, ctx)
+            self._probe(f"{point}:after")
+            return result
+
+        return probed
 
     def _tools(self) -> Sequence[tuple[str, Execute, tuple[str, ...]]]:
         return (
@@ -71,7 +86,7 @@ class RecoveryStore:
 
     async def decide(self, job_id: str, decision: str, actor: str) -> Job:
         """Record a person's decision on a paused task. `actor` was authenticated by the application."""
-        return await self.database.change(
+        return await self._change_probed(
             task_id(job_id), "decided", lambda job: documents.decided(job, decision, actor)
         )
 
@@ -145,6 +160,7 @@ class RecoveryStore:
         await self.database.record(
             job["id"], "operation-write" if apply else "operation-lookup", {"kind": kind, "key": key}
         )
+        self._probe(f"{point_name('recovery_operation', arguments)}:noted")
         ctx.sandbox.check_network(self.origin)
         if not apply:
             answer = await self._client.get(f"/operations/{key}", signal=ctx.signal)
@@ -180,11 +196,21 @@ class RecoveryStore:
 
     async def _report(self, arguments: Mapping[str, Any], _: WorkerContext) -> Result:
         job = await self.job(arguments["id"])
-        sources.write_result(self.directory, job["id"], job)
+        sources.write_result(
+            self.directory, job["id"], job, before_rename=lambda: self._probe("recovery_report:during")
+        )
         return _success(job)
 
     async def _change(self, arguments: Mapping[str, Any], kind: str, change: Callable[[Job], Job]) -> Result:
-        return _success(await self.database.change(arguments["id"], kind, change))
+        return _success(await self._change_probed(arguments["id"], kind, change))
+
+    async def _change_probed(self, job_id: str, kind: str, change: Callable[[Job], Job]) -> Job:
+        def probed(job: Job) -> Job:
+            following = change(job)
+            self._probe(f"{kind}:during")
+            return following
+
+        return await self.database.change(job_id, kind, probed)
 
 
 def _validated(arguments: Mapping[str, Any]) -> None:
