@@ -120,6 +120,23 @@ async def test_a_commit_notifies_each_target_once(database: Database) -> None:
     assert heard.empty()
 
 
+async def test_a_writing_transaction_notifies_nobody_itself(database: Database) -> None:
+    """A commit that notifies waits for all others that do; so the hint must not be part of it."""
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    connection = await database.connect_direct()
+    try:
+        await connection.add_listener(outbox_channel(database), lambda *call: heard.put_nowait(str(call[3])))
+        writer = await asyncio.gather(*(create(database) for _ in range(40)))
+        async with asyncio.timeout(5):
+            assert await heard.get() == "milvus"
+        await database.close()
+        await connection.execute("SELECT 1")
+    finally:
+        await connection.close()
+    assert len(writer) == 40
+    assert 1 + heard.qsize() < 40, "a burst of commits leaves few notifications"
+
+
 def test_the_channel_of_a_long_schema_name_fits_and_differs() -> None:
     names = [
         outbox_channel(Database(PostgresSettings(dsn="postgresql://h/d", schema_name=schema)))  # type: ignore[arg-type]

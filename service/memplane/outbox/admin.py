@@ -173,8 +173,8 @@ async def replay(database: Database, ids: Sequence[int], *, tenant: str | None =
         if not dead:
             return {}
         rows = await connection.fetch(database.sql(_REPLAY), dead, DISCARDED)
-        for target in sorted({row["target"] for row in rows if row["status"] == "pending"}):
-            await connection.execute("SELECT pg_notify($1, $2)", outbox_channel(database), target)
+        waiting = {row["target"] for row in rows if row["status"] == "pending"}
+        database.notify_after_commit(connection, outbox_channel(database), waiting)
     return {row["id"]: Fate.PENDING if row["status"] == "pending" else Fate.SUPERSEDED for row in rows}
 
 

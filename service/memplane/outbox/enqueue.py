@@ -131,25 +131,17 @@ gen_random_uuid(), e.memory_id, e.user_id, e.tenant, e.version,
 CASE e.operation WHEN 'upsert' THEN e.upsert ELSE e.delete END, e.family, e.target, e.body, $14::text
 """
 
-_NOTIFY = "SELECT pg_notify($15, target) FROM unnest($16::text[]) AS target"
-
 _INSERT_FRESH = f"""
-WITH inserted AS (
-    INSERT INTO {{schema}}.memory_outbox ({_COLUMNS})
-    SELECT {_VALUES} FROM ({_CHANGES}) AS e
-)
-{_NOTIFY}
+INSERT INTO {{schema}}.memory_outbox ({_COLUMNS})
+SELECT {_VALUES} FROM ({_CHANGES}) AS e
 """
 
 _INSERT_SUCCESSORS = f"""
-WITH inserted AS (
-    INSERT INTO {{schema}}.memory_outbox (id, {_COLUMNS})
-    SELECT COALESCE(s.id, nextval('{{schema}}.memory_outbox_id_seq')), {_VALUES}
-    FROM ({_CHANGES}) AS e
-    LEFT JOIN unnest($17::bigint[], $18::bigint[], $19::text[], $20::text[]) AS s (id, memory_id, target, family)
-           ON s.memory_id = e.memory_id AND s.target = e.target AND s.family = e.family
-)
-{_NOTIFY}
+INSERT INTO {{schema}}.memory_outbox (id, {_COLUMNS})
+SELECT COALESCE(s.id, nextval('{{schema}}.memory_outbox_id_seq')), {_VALUES}
+FROM ({_CHANGES}) AS e
+LEFT JOIN unnest($15::bigint[], $16::bigint[], $17::text[], $18::text[]) AS s (id, memory_id, target, family)
+       ON s.memory_id = e.memory_id AND s.target = e.target AND s.family = e.family
 """
 
 
@@ -164,18 +156,19 @@ async def enqueue(
     """Insert the events of `changes` for the enabled `targets`; older pending events are superseded.
 
     Call it inside the transaction of the change while the memories' row locks are held. One statement when every
-    change is fresh, two otherwise; the notification travels with the commit.
+    change is fresh, two otherwise; workers are told after the commit.
     """
     merged = _merge(changes)
     routes = [route for route in ROUTES if route.target in targets]
     if not merged or not routes:
         return
     successors = await _supersede(connection, database, _pairs(merged, routes))
-    arguments = (*_change_columns(merged), *_route_columns(routes), traceparent, *_notification(database, routes))
+    arguments = (*_change_columns(merged), *_route_columns(routes), traceparent)
     if successors:
         await connection.execute(database.sql(_INSERT_SUCCESSORS), *arguments, *_successor_columns(successors))
     else:
         await connection.execute(database.sql(_INSERT_FRESH), *arguments)
+    database.notify_after_commit(connection, outbox_channel(database), {route.target.value for route in routes})
 
 
 Pair = tuple[int, str, str]
@@ -243,10 +236,6 @@ def _route_columns(routes: Sequence[Route]) -> tuple[list[str], ...]:
     )
 
 
-def _notification(database: Database, routes: Iterable[Route]) -> tuple[str, list[str]]:
-    return outbox_channel(database), sorted({route.target.value for route in routes})
-
-
 def _successor_columns(successors: dict[Pair, int]) -> tuple[list[object], ...]:
     pairs = list(successors)
     return (
@@ -263,18 +252,15 @@ WHERE repair_key = ANY($1::text[]) AND status IN ('pending', 'processing')
 """
 
 _INSERT_REPAIRS = f"""
-WITH inserted AS (
-    INSERT INTO {{schema}}.memory_outbox (id, repair_key, {_COLUMNS})
-    SELECT COALESCE(r.id, nextval('{{schema}}.memory_outbox_id_seq')), r.key, gen_random_uuid(), r.memory_id, r.user_id,
-           r.tenant, r.version, r.event_type, r.family, r.target,
-           jsonb_build_object('memory_id', r.memory_id, 'version', r.version, 'content_hash', m.content_hash,
-                              'operation', r.operation, 'repair', TRUE), NULL
-    FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[],
-                $9::text[], $10::text[])
-         AS r (id, key, memory_id, user_id, tenant, version, event_type, family, target, operation)
-    LEFT JOIN {{schema}}.long_term_memory AS m ON m.id = r.memory_id
-)
-SELECT pg_notify($11, target) FROM unnest($12::text[]) AS target
+INSERT INTO {{schema}}.memory_outbox (id, repair_key, {_COLUMNS})
+SELECT COALESCE(r.id, nextval('{{schema}}.memory_outbox_id_seq')), r.key, gen_random_uuid(), r.memory_id, r.user_id,
+       r.tenant, r.version, r.event_type, r.family, r.target,
+       jsonb_build_object('memory_id', r.memory_id, 'version', r.version, 'content_hash', m.content_hash,
+                          'operation', r.operation, 'repair', TRUE), NULL
+FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[],
+            $9::text[], $10::text[])
+     AS r (id, key, memory_id, user_id, tenant, version, event_type, family, target, operation)
+LEFT JOIN {{schema}}.long_term_memory AS m ON m.id = r.memory_id
 """
 
 
@@ -302,9 +288,9 @@ async def enqueue_repairs(connection: Connection, database: Database, repairs: I
         database.sql(_INSERT_REPAIRS),
         [successors.get(pair) for pair in wanted],
         *_repair_columns(list(wanted.values())),
-        outbox_channel(database),
-        sorted({repair.target.value for repair in wanted.values()}),
     )
+    told = {repair.target.value for repair in wanted.values()}
+    database.notify_after_commit(connection, outbox_channel(database), told)
     return len(wanted)
 
 

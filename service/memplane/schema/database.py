@@ -7,13 +7,14 @@ Nothing here depends on session state, so a transaction-pooling proxy may stand 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import asyncpg
 
 from memplane.errors import SettingsError, TargetUnavailable
+from memplane.schema.notifier import Note, Notifier
 from memplane.settings import PostgresSettings
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Database:
         self._schema = f'"{settings.schema_name}"'
         self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
+        self._notifier = Notifier(self._notify, errors=(TargetUnavailable, asyncpg.PostgresError, *CONNECT_ERRORS))
+        self._notes: dict[int, set[Note]] = {}
 
     @property
     def schema(self) -> str:
@@ -176,6 +179,7 @@ class Database:
         nothing was sent, and the next one is tried.
         """
         for remaining in range(self.settings.pool_max, -1, -1):
+            notes: set[Note] = set()
             async with AsyncExitStack() as stack:
                 connection = await stack.enter_async_context(self.acquire())
                 try:
@@ -186,8 +190,27 @@ class Database:
                         raise
                     _drop(connection)
                     continue
+                self._notes[id(connection)] = notes
+                stack.callback(self._notes.pop, id(connection))
                 yield connection
-                return
+            self._notifier.add(notes)
+            return
+
+    def notify_after_commit(self, connection: Connection, channel: str, payloads: Collection[str]) -> None:
+        """Notify `channel` once the `transaction()` of this connection has committed, and never if it does not.
+
+        A hint: it may get lost, and equal ones of several transactions may become one.
+        """
+        self._notes[id(connection)].update((channel, payload) for payload in payloads)
+
+    async def _notify(self, notes: Collection[Note]) -> None:
+        channels, payloads = zip(*sorted(notes), strict=True)
+        async with self.acquire() as connection:
+            await connection.execute(
+                "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)",
+                list(channels),
+                list(payloads),
+            )
 
     async def _reopen(self) -> None:
         """Drop the pool, so that the next use connects with re-read credentials."""
@@ -197,6 +220,8 @@ class Database:
 
     async def close(self) -> None:
         """Close the pool; connections that do not end in time are dropped. Idempotent."""
+        if self._pool is not None:
+            await self._notifier.close()
         pool, self._pool = self._pool, None
         if pool is None:
             return
