@@ -59,6 +59,10 @@ format: $(READY) ## format the code and apply the safe fixes
 bench: $(READY) ## the product beside its plain peers, each with figures and ratio (ARGS="--quick --rows write,drain")
 	@exec $(BIN)/python -m bench $(ARGS)
 
+.PHONY: experiments
+experiments: $(READY) ## recovery: the built wheel in a clean environment, killed and restarted beside real services
+	@exec $(BIN)/python -m experiments $(ARGS)
+
 .PHONY: stack
 stack: $(READY) ## start the servers of the tests and keep them (python -m tests.stack down ends them)
 	@$(BIN)/python -m tests.stack up
