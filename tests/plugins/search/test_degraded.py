@@ -126,6 +126,20 @@ async def test_without_embeddings_the_default_search_goes_on(world: World, failu
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("failure", [OSError("secret"), RetrievalError("X", "no"), RuntimeError("secret")])
+async def test_a_new_memory_that_cannot_be_embedded_does_not_end_the_search(world: World, failure: Exception) -> None:
+    """The question is a vector, Milvus answers: what is missing is only what nobody can embed."""
+    await memories(world)
+    [new] = await world.write(f"an octopus that no model takes, {type(failure).__name__}")
+    backend = world.search_backend(embedding=Broken(world.embedding, failure), cooldown=0)
+    vector = list((await world.embedding.embed(["octopus"], purpose="query"))[0])
+    with collect_degraded() as degraded:
+        found = ids(await world.search({"vector": vector}, strategy="vector", backend=backend))
+    assert degraded == {"embedding"}
+    assert len(found) == 2
+    assert new["id"] not in found
+
+
 async def test_another_model_is_not_mixed_with_the_active_one(world: World) -> None:
     await memories(world)
     other = Broken(world.embedding, OSError())

@@ -2,11 +2,14 @@
 
 Unfinished is what has a pending or processing event. What was processed within `RECENT_SECONDS` counts, too: the search
 in Milvus runs beside this statement and may have begun before that event took effect. Vectors come from the stored
-embeddings; what is missing there is embedded and stored, so that the worker finds it.
+embeddings; what is missing there is embedded and stored, so that the worker finds it. When the provider cannot embed
+them, they are left out and the search is degraded: one text that no model takes must not end every search.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 import operator
 from array import array
@@ -16,13 +19,17 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from memplane.contracts import Scope
+from memplane.errors import RetrievalError, TargetUnavailable
 from memplane.outbox.events import Target
 from memplane.plugins.postgres.filters import Binds, to_sql
 from memplane.plugins.postgres.rows import LIVE
 from memplane.plugins.search.ranking import Found
-from memplane.projections.embedding import MAX_CHARACTERS, StoredEmbeddings, unpack
+from memplane.projections.embedding import MAX_CHARACTERS, Item, StoredEmbeddings, VectorInvalid, unpack
+from memplane.retrieval.degradation import report_degraded
 from memplane.retrieval.filters import Filter
 from memplane.schema.database import Database
+
+_log: Final = logging.getLogger(__name__)
 
 SCANNED: Final = 1_000
 """Newest memories of the scope among which unfinished ones are looked for."""
@@ -92,9 +99,10 @@ class Fresh:
 class Unfinished:
     """Finds what Milvus does not know yet, or knows in another version, and compares it itself."""
 
-    def __init__(self, database: Database, embeddings: StoredEmbeddings | None) -> None:
+    def __init__(self, database: Database, embeddings: StoredEmbeddings | None, *, embedding_seconds: float) -> None:
         self._database = database
         self._embeddings = embeddings
+        self._embedding_seconds = embedding_seconds
 
     async def newest(
         self,
@@ -132,8 +140,8 @@ class Unfinished:
         made: dict[int, Sequence[float]] = {}
         if missing and self._embeddings is not None and _space(self._embeddings) == space:
             items = [(scope.tenant, bytes(row["text_hash"]), row["text"]) for row in missing]
-            vectors = await self._embeddings.vectors(items)
-            made = {row["id"]: found for row, found in zip(missing, vectors, strict=True)}
+            vectors = await self._embedded(self._embeddings, items)
+            made = dict(zip((row["id"] for row in missing), vectors, strict=False))
         hits = []
         for row in wanted:
             held = unpack(row["vector"]) if row["vector"] is not None else made.get(row["id"])
@@ -141,6 +149,19 @@ class Unfinished:
             if score is not None:
                 hits.append(Found(row["id"], score, row["version"]))
         return Fresh(frozenset(row["id"] for row in rows), hits)
+
+    async def _embedded(self, embeddings: StoredEmbeddings, items: Sequence[Item]) -> Sequence[Sequence[float]]:
+        """The vectors of all items, or none of them."""
+        try:
+            async with asyncio.timeout(self._embedding_seconds):
+                return await embeddings.vectors(items)
+        except (TimeoutError, RetrievalError, VectorInvalid) as error:
+            _log.warning("new memories could not be embedded", extra={"error": type(error).__name__})
+        except TargetUnavailable as error:
+            if error.target != "embedding":
+                raise
+        report_degraded("embedding")
+        return []
 
 
 def _space(embeddings: StoredEmbeddings) -> Space:

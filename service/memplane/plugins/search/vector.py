@@ -35,7 +35,7 @@ GENERATION_SECONDS = 5.0
 
 
 EMBEDDING_SHARE = 0.8
-"""Part of the branch's time that embedding the question may take."""
+"""Part of the branch's time that embedding the question, or what is new, may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class VectorSearch:
         self._database = database
         self._milvus = milvus
         self._provider = provider
-        self._unfinished = Unfinished(database, embeddings)
+        self._unfinished = Unfinished(database, embeddings, embedding_seconds=timeout * EMBEDDING_SHARE)
         self._limit = unfinished
         self._timeout = timeout
         self._cooldown = cooldown
