@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+import asyncpg
+
 from memplane.contracts import Scope
-from memplane.errors import RetrievalError, TargetUnavailable
+from memplane.errors import TargetUnavailable
 from memplane.outbox.events import Target
 from memplane.plugins.postgres.filters import Binds, to_sql
 from memplane.plugins.postgres.rows import LIVE
 from memplane.plugins.search.ranking import Found
-from memplane.projections.embedding import MAX_CHARACTERS, Item, StoredEmbeddings, VectorInvalid, unpack
+from memplane.projections.embedding import MAX_CHARACTERS, Item, StoredEmbeddings, unpack
 from memplane.retrieval.degradation import report_degraded
 from memplane.retrieval.filters import Filter
 from memplane.schema.database import Database
@@ -155,11 +157,13 @@ class Unfinished:
         try:
             async with asyncio.timeout(self._embedding_seconds):
                 return await embeddings.vectors(items)
-        except (TimeoutError, RetrievalError, VectorInvalid) as error:
-            _log.warning("new memories could not be embedded", extra={"error": type(error).__name__})
         except TargetUnavailable as error:
             if error.target != "embedding":
                 raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a provider is foreign code that may raise anything
+            _log.warning("new memories could not be embedded", extra={"error": type(error).__name__})
         report_degraded("embedding")
         return []
 
