@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID, uuid4
 
+import asyncmy
 import asyncpg
 import pytest
 
 import memplane.schema
+from memplane.plugins.mysql.settings import MysqlSettings, parse_dsn
 from memplane.schema.database import Database
 from memplane.settings import MilvusSettings, Neo4jSettings, PostgresSettings
 from tests import stack as test_stack
 from tests.stack import Stack
+from tests.stack.mysql import running as running_mysql
 
 T = TypeVar("T")
 MIGRATIONS = Path(memplane.schema.__file__).parent / "migrations"
@@ -154,3 +157,47 @@ def milvus_settings(stack: Stack) -> MilvusSettings:
 @pytest.fixture(scope="session")
 def neo4j_settings(stack: Stack) -> Neo4jSettings:
     return stack.neo4j_settings()
+
+
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[str]:
+    """The DSN of a MariaDB that this run alone uses, without a database name; started by the first test that asks."""
+    with running_mysql(test_stack.FOLDER) as server:
+        yield f"mysql://{server.user}:{server.password}@{server.host}:{server.port}/"
+
+
+@pytest.fixture
+def mysql_dsn(mysql_server: str) -> Iterator[str]:
+    """The DSN of an empty database of this test, dropped afterwards."""
+    yield from _fresh_mysql(mysql_server)
+
+
+@pytest.fixture(scope="module")
+def module_mysql_dsn(mysql_server: str) -> Iterator[str]:
+    """One empty database for all tests of a module, for tests that each work in a scope of their own."""
+    yield from _fresh_mysql(mysql_server)
+
+
+@pytest.fixture
+def mysql_settings(mysql_dsn: str) -> MysqlSettings:
+    return MysqlSettings.model_validate({"dsn": mysql_dsn})
+
+
+def _fresh_mysql(server: str) -> Iterator[str]:
+    name = f"memplane_test_{uuid4().hex[:16]}"
+    _run(_execute_mysql(server, f"CREATE DATABASE {name}"))
+    try:
+        yield server + name
+    finally:
+        _run(_execute_mysql(server, f"DROP DATABASE {name}"))
+
+
+async def _execute_mysql(server: str, statement: str) -> None:
+    address = parse_dsn(f"{server}mysql")
+    connection = asyncmy.Connection(host=address.host, port=address.port, user=address.user, password=address.password)
+    await connection.connect()
+    try:
+        async with connection.cursor() as cursor:
+            await cursor.execute(statement)
+    finally:
+        await connection.ensure_closed()

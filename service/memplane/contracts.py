@@ -117,6 +117,8 @@ class Capabilities(TypedDict, total=False):
     strategies: Sequence[str]
     filters: Sequence[str]
     orderFields: Sequence[str]
+    writers: Literal["many", "one"]
+    """`one`: only within one process are versions compared and raised without a gap; absent means `many`."""
 
 
 class Defaults(TypedDict, total=False):

@@ -5,7 +5,7 @@ of its own; data and addresses live in `.memplane/test-stack`. `MEMPLANE_TEST_ST
 servers of your own instead (same form as `stack.json`).
 """
 
-from tests.stack.control import KEEP_VARIABLE, down, join, leave, status, up
+from tests.stack.control import FOLDER, KEEP_VARIABLE, down, join, leave, status, up
 from tests.stack.model import Stack, StackError
 
-__all__ = ["KEEP_VARIABLE", "Stack", "StackError", "down", "join", "leave", "status", "up"]
+__all__ = ["FOLDER", "KEEP_VARIABLE", "Stack", "StackError", "down", "join", "leave", "status", "up"]

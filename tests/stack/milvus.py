@@ -42,7 +42,11 @@ def start(folder: Path) -> Server:
         log=log,
         cwd=data,
         # Left alone, the etcd inside takes fixed ports, so that a machine had room for one Milvus only.
-        env={"ETCD_CONFIG_PATH": str(_etcd_configuration(data / "etcd.yaml"))},
+        # A strong read waits for the next tick: 200 ms as shipped, which would be most of the tests' time.
+        env={
+            "ETCD_CONFIG_PATH": str(_etcd_configuration(data / "etcd.yaml")),
+            "PROXY_TIMETICKINTERVAL": "25",
+        },
     )
     address = f"http://127.0.0.1:{port}"
     password = secrets.token_hex(12)

@@ -6,17 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from memplane.contracts import JSON, Scope
-from memplane.errors import PluginError
 from memplane.outbox.enqueue import Change
 from memplane.outbox.events import Target
 from memplane.plugins.postgres.calls import changing
 from memplane.plugins.postgres.rows import Row
 from memplane.plugins.postgres.tombstones import bury, condemn
-from memplane.plugins.postgres.writing import Writing, check_version, deleted
-from memplane.schema.canonical import invalid
+from memplane.plugins.postgres.writing import Writing, deleted
+from memplane.plugins.records import batches
 from memplane.schema.committed import OnCommit
 from memplane.schema.database import Connection, Database
-from memplane.schema.ids import parse_id, quoted
+from memplane.schema.ids import parse_id
 from memplane.signal import Signal
 
 _DUE: Final = """
@@ -36,7 +35,7 @@ async def delete(
 
     Expired memories count as absent; the sweep buries them.
     """
-    expected = _expected(ids, expected_versions, required=writing.require_expected_version)
+    expected = batches.expected_versions(ids, expected_versions, required=writing.require_expected_version)
     wanted = {number: text for text in ids if (number := parse_id(text)) is not None}
     if not wanted:
         return []
@@ -44,7 +43,7 @@ async def delete(
     async def run(connection: Connection) -> list[Change]:
         condemned = await condemn(connection, writing.database, scope, wanted, chosen=_not_expired)
         for row in condemned.rows:
-            _check_version_of(row, expected.get(wanted[row["id"]]))
+            batches.check_expected(str(row["id"]), row["version"], expected.get(wanted[row["id"]]))
         changes = await bury(connection, writing.database, condemned)
         await writing.enqueue(connection, changes)
         return changes
@@ -53,26 +52,6 @@ async def delete(
     writing.committed(committed)
     gone = {entry.memory_id for entry in committed}
     return [text for number, text in wanted.items() if number in gone]
-
-
-def _expected(ids: Sequence[str], versions: Mapping[str, JSON] | None, *, required: bool) -> dict[str, int]:
-    if versions is not None and not isinstance(versions, Mapping):
-        invalid("expectedVersions must be an object")
-    given = versions or {}
-    known = set(ids)
-    for name in given:
-        if name not in known:
-            invalid("expectedVersions names an id that is not among ids")
-    if required:
-        for text in ids:
-            if text not in given:
-                invalid(f"expectedVersions must name every id: {quoted(text)} is missing")
-    return {name: check_version(value, "expectedVersions") for name, value in given.items()}
-
-
-def _check_version_of(row: Row, expected: int | None) -> None:
-    if expected is not None and expected != row["version"]:
-        raise PluginError("CONFLICT", f"Memory {quoted(str(row['id']))} is at version {row['version']}, not {expected}")
 
 
 def _not_expired(row: Row) -> bool:

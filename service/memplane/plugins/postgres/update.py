@@ -13,22 +13,21 @@ from datetime import datetime
 from typing import Final
 
 from memplane.contracts import JSON, MemoryItem, Scope
-from memplane.errors import PluginError
 from memplane.outbox.enqueue import Change
 from memplane.plugins.postgres.calls import changing
-from memplane.plugins.postgres.documents import Content, Metadata, prepare_content, prepare_metadata, stored_content
+from memplane.plugins.postgres.documents import stored_content
 from memplane.plugins.postgres.edges import EdgeState, changed_edges, outgoing, store_edges
 from memplane.plugins.postgres.hashes import Hashed, content_hash
 from memplane.plugins.postgres.locks import live_ids, lock_and_read
 from memplane.plugins.postgres.reserved import Reserved
 from memplane.plugins.postgres.rows import Row
 from memplane.plugins.postgres.tokens import TOKENIZER_VERSION, search_tokens
-from memplane.plugins.postgres.write import array_literal, check_targets
-from memplane.plugins.postgres.writing import Writing, check_version
-from memplane.schema.canonical import canonical, invalid
+from memplane.plugins.postgres.write import array_literal
+from memplane.plugins.postgres.writing import Writing
+from memplane.plugins.records.batches import Entry, check_present, check_targets, prepare_entries
+from memplane.schema.canonical import canonical
 from memplane.schema.committed import Committed
 from memplane.schema.database import Connection
-from memplane.schema.ids import parse_id, quoted
 from memplane.schema.times import format_time
 from memplane.signal import Signal
 
@@ -61,18 +60,6 @@ RETURNING m.id, m.updated_at
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One update, checked. `memory_id` is None for an id that no memory can have."""
-
-    index: int
-    public_id: str
-    memory_id: int | None
-    content: Content | None
-    metadata: Metadata | None
-    expected_version: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Revision:
     """The next version of a locked row."""
 
@@ -93,26 +80,6 @@ class Revision:
     @property
     def edges_version(self) -> int:
         return int(self.row["edges_version"]) + bool(self.edges)
-
-
-def prepare_entries(memories: Sequence[Mapping[str, JSON]], *, require_expected_version: bool) -> list[Entry]:
-    """Check a batch. Raises INVALID_INPUT naming the field. No I/O."""
-    entries: list[Entry] = []
-    seen: set[str] = set()
-    for index, memory in enumerate(memories):
-        where = f"memories[{index}]"
-        if memory["id"] in seen:
-            invalid(f"{where}.id appears twice in the batch")
-        seen.add(memory["id"])
-        expected: int | None = None
-        if "expectedVersion" in memory:
-            expected = check_version(memory["expectedVersion"], f"{where}.expectedVersion")
-        elif require_expected_version:
-            invalid(f"{where}.expectedVersion is required")
-        content = prepare_content(memory["content"], f"{where}.content") if "content" in memory else None
-        metadata = prepare_metadata(memory["metadata"], f"{where}.metadata") if "metadata" in memory else None
-        entries.append(Entry(index, memory["id"], parse_id(memory["id"]), content, metadata, expected))
-    return entries
 
 
 async def update(
@@ -145,7 +112,7 @@ async def _update(connection: Connection, writing: Writing, scope: Scope, entrie
     live = await live_ids(connection, database, scope, wanted) if wanted else set()
     for entry in entries:
         if entry.metadata is not None:
-            _check_relations(entry, entry.metadata.reserved, live)
+            check_targets(entry.metadata.reserved, live, f"memories[{entry.index}]", itself=entry.memory_id)
     with_edges = [
         e.memory_id
         for e in entries
@@ -163,20 +130,7 @@ async def _update(connection: Connection, writing: Writing, scope: Scope, entrie
 
 def _check_row(entry: Entry, rows: Mapping[int, Row]) -> None:
     row = None if entry.memory_id is None else rows.get(entry.memory_id)
-    if row is None or not row["live"]:
-        raise PluginError("NOT_FOUND", f"Memory {quoted(entry.public_id)} does not exist")
-    if entry.expected_version is not None and entry.expected_version != row["version"]:
-        raise PluginError(
-            "CONFLICT",
-            f"Memory {quoted(entry.public_id)} is at version {row['version']}, not {entry.expected_version}",
-        )
-
-
-def _check_relations(entry: Entry, reserved: Reserved, live: set[int]) -> None:
-    for index, relation in enumerate(reserved.relations):
-        if relation.target == entry.memory_id:
-            invalid(f"memories[{entry.index}].metadata.relations[{index}].target is the memory itself")
-    check_targets(reserved, live, f"memories[{entry.index}]")
+    check_present(entry, row["version"] if row is not None and row["live"] else None)
 
 
 def _revise(scope: Scope, entry: Entry, row: Row, held: set[tuple[str, int]]) -> Revision:

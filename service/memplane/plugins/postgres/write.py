@@ -16,22 +16,13 @@ from memplane.contracts import JSON, MemoryItem, Scope
 from memplane.errors import PluginError
 from memplane.outbox.enqueue import Change
 from memplane.plugins.postgres.calls import StartOver, changing
-from memplane.plugins.postgres.documents import (
-    NO_RESERVED,
-    Content,
-    Metadata,
-    prepare_content,
-    prepare_key,
-    prepare_metadata,
-)
 from memplane.plugins.postgres.edges import EdgeState, changed_edges, store_edges
 from memplane.plugins.postgres.hashes import Hashed, content_hash
 from memplane.plugins.postgres.locks import live_ids, share_live_ids
-from memplane.plugins.postgres.reserved import Reserved
 from memplane.plugins.postgres.tokens import TOKENIZER_VERSION, search_tokens
 from memplane.plugins.postgres.tombstones import bury, condemn
 from memplane.plugins.postgres.writing import Writing, deleted
-from memplane.schema.canonical import invalid
+from memplane.plugins.records.batches import Draft, check_targets, prepare_drafts
 from memplane.schema.committed import Committed
 from memplane.schema.database import Connection, Database
 from memplane.schema.ids import quoted
@@ -64,19 +55,6 @@ WHERE tenant = $1 AND user_id = $2 AND key = ANY($3::text[]) AND deleted_at IS N
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A memory that is to be written, checked."""
-
-    key: str | None
-    content: Content
-    metadata: Metadata | None
-
-    @property
-    def reserved(self) -> Reserved:
-        return NO_RESERVED if self.metadata is None else self.metadata.reserved
-
-
-@dataclass(frozen=True, slots=True)
 class NewRow:
     """A draft with its id: what the insert takes."""
 
@@ -87,23 +65,6 @@ class NewRow:
     @property
     def edges_version(self) -> int:
         return 1 if self.draft.reserved.relations else 0
-
-
-def prepare_drafts(memories: Sequence[Mapping[str, JSON]]) -> list[Draft]:
-    """Check a batch. Raises INVALID_INPUT naming the field, CONFLICT when two drafts have one key. No I/O."""
-    drafts: list[Draft] = []
-    keys: set[str] = set()
-    for index, memory in enumerate(memories):
-        where = f"memories[{index}]"
-        key = prepare_key(memory["key"], f"{where}.key") if "key" in memory else None
-        if key is not None:
-            if key in keys:
-                raise PluginError("CONFLICT", f"Key {quoted(key)} appears twice in the batch")
-            keys.add(key)
-        content = prepare_content(memory["content"], f"{where}.content")
-        metadata = prepare_metadata(memory["metadata"], f"{where}.metadata") if "metadata" in memory else None
-        drafts.append(Draft(key, content, metadata))
-    return drafts
 
 
 async def write(
@@ -258,13 +219,6 @@ class _WriteTransaction:
         if draft.metadata is not None:
             item["metadata"] = draft.metadata.value
         return Committed(row.memory_id, self._scope.tenant, self._scope.user, 1, item, draft.reserved.expires_at)
-
-
-def check_targets(reserved: Reserved, live: set[int], where: str) -> None:
-    """Raise INVALID_INPUT naming the relation whose target is no live memory of the scope."""
-    for index, relation in enumerate(reserved.relations):
-        if relation.target not in live:
-            invalid(f"{where}.metadata.relations[{index}].target is not a memory of this scope")
 
 
 def sparse(column: list[T | None]) -> list[T | None] | None:

@@ -9,7 +9,6 @@ from typing import Final
 
 from memplane.outbox.enqueue import Change, enqueue
 from memplane.outbox.events import Target
-from memplane.schema.canonical import invalid
 from memplane.schema.committed import Committed, OnCommit
 from memplane.schema.database import Connection, Database
 from memplane.schema.tracing import current_traceparent
@@ -51,10 +50,3 @@ def deleted(changes: Sequence[Change]) -> list[Committed]:
         for change in changes
         if change.operation == "delete"
     ]
-
-
-def check_version(value: object, field: str) -> int:
-    """An expected version, or INVALID_INPUT. As everywhere in the contract, 5.0 is the integer 5."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 2**63 or value != int(value):
-        invalid(f"{field} must be a positive integer")
-    return int(value)

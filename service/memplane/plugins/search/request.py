@@ -69,7 +69,7 @@ def parse_request(input: SearchInput, branches: Collection[str], settings: Hybri
         raise PluginError("UNSUPPORTED_STRATEGY", f"Unknown search strategy; known: {', '.join(known)}")
     options = input.get("options", {})
     _only(options, "options", ("weights", "rrfK", "pool", "graph"))
-    text, vector = _query(input["query"])
+    text, vector = parse_query(input["query"])
     return Request(
         text=text,
         vector=vector,
@@ -90,7 +90,7 @@ def check_dimensions(vector: Sequence[float], dimensions: int) -> None:
         invalid(f"query.vector must have {dimensions} numbers, not {len(vector)}")
 
 
-def _query(query: JSON) -> tuple[str | None, tuple[float, ...] | None]:
+def parse_query(query: JSON) -> tuple[str | None, tuple[float, ...] | None]:
     if isinstance(query, str):
         return _text(query, "query"), None
     if not isinstance(query, Mapping) or not query:

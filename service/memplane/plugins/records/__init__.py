@@ -1,0 +1,1 @@
+"""What the batches of WRITE, UPDATE and DELETE mean, whatever database holds the memories. No I/O, no driver."""
