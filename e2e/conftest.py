@@ -27,6 +27,12 @@ RELEASE, SYSTEM = "memplane", "memplane-e2e"
 ARTIFACTS = ROOT / ".memplane" / "e2e"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The Kubernetes client leaves sockets of its exec streams to the garbage collector."""
+    config.addinivalue_line("filterwarnings", "ignore::ResourceWarning")
+    config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
 @pytest.fixture(scope="session")
 def cluster() -> E2ECluster:
     return ensure()

@@ -10,12 +10,8 @@ from e2e.waiting import eventually
 
 def schemas(space: Space) -> set[str]:
     (postgres,) = space.kube.pods(SYSTEM, "memplane.dev/trial=postgres")
-    sql = "SELECT nspname FROM pg_namespace"
-    out = space.kube.exec(
-        SYSTEM,
-        postgres["metadata"]["name"],
-        ["psql", "-h", "127.0.0.1", "-U", "memplane", "-d", "memplane", "-Atc", sql],
-    )
+    command = 'PGPASSWORD="$POSTGRES_PASSWORD" psql -h 127.0.0.1 -U memplane -Atc "SELECT nspname FROM pg_namespace"'
+    out = space.kube.exec(SYSTEM, postgres["metadata"]["name"], ["sh", "-c", command])
     return set(out.split())
 
 
