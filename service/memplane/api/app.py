@@ -30,6 +30,7 @@ from memplane.api.metrics_route import Exposition, metrics_router
 from memplane.api.nodes import PREFIX, NodeEndpoint
 from memplane.api.openapi import openapi_document
 from memplane.api.plane import Health, NodePlane
+from memplane.api.recovery import recovery_router
 from memplane.api.reference import reference_router
 from memplane.api.request_context import RequestContext, current_request, request_context
 from memplane.runtime.transports.protocol import PATH
@@ -79,6 +80,7 @@ def _rest(parts: Parts, service: ServiceSettings, auth: AuthSettings) -> FastAPI
     app.include_router(health_router(parts.health))
     app.include_router(metrics_router(parts.metrics, parts.authenticator, parts.status_key, auth))
     app.include_router(admin_router(parts.admin, parts.authenticator, parts.status_key))
+    app.include_router(recovery_router(parts.admin.database, parts.authenticator))
     if service.docs:
         app.include_router(reference_router(openapi_document(app, auth)))
     app.add_exception_handler(HttpError, _on_http_error)

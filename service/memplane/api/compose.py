@@ -26,6 +26,7 @@ from memplane.api.connections import Connections, connect
 from memplane.api.exposition import RegistryExposition
 from memplane.api.health import ServiceHealth
 from memplane.api.node_plane import MemoryPlane
+from memplane.api.recovery_metrics import RecoveryMetrics
 from memplane.api.supervise import Run, Supervisor
 from memplane.api.upkeep import Upkeep
 from memplane.cache.cached_store import CachedBackend
@@ -75,6 +76,7 @@ class ServiceProcess:
         database = self.connections.database
         self._metrics = Metrics(self.registry)
         self._database_metrics = DatabaseMetrics(database, self.registry)
+        self._recovery_metrics = RecoveryMetrics(database, self.registry)
         self._cache = (
             LtmCache(max_bytes=settings.cache.max_bytes, ttl_seconds=settings.cache.ttl_seconds)
             if Target.LTM_CACHE in self.connections.targets
@@ -107,11 +109,15 @@ class ServiceProcess:
             nodes=MemoryPlane(self._store, self._search, defaults, self._refusal, self._count_degraded),
             health=self._health,
             admin=AdminPlane(database, self.connections.targets, self._status),
-            metrics=RegistryExposition(self.registry, self._database_metrics.refresh),
+            metrics=RegistryExposition(self.registry, self._refresh_metrics),
             authenticator=self._authenticator,
             status_key=self._status_key,
             registry=self.registry,
         )
+
+    async def _refresh_metrics(self) -> None:
+        await self._database_metrics.refresh()
+        await self._recovery_metrics.refresh()
 
     def _refusal(self) -> str | None:
         if self._ready:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from memplane.cli import doctor, drop, keys, migrate, outbox, processes, reconcile, retrieval
+from memplane.cli import doctor, drop, fulfillment, keys, migrate, outbox, processes, reconcile, recovery, retrieval
 from memplane.cli.context import Context
 
 app = typer.Typer(
@@ -53,6 +53,8 @@ reconcile.add_to(app)
 doctor.add_to(app)
 drop.add_to(app)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
+app.add_typer(recovery.app, name="recovery", no_args_is_help=True)
+app.add_typer(fulfillment.app, name="fulfillment", no_args_is_help=True)
 
 
 def run() -> None:

@@ -6,7 +6,7 @@ A change holds the task's row lock from reading to writing. Leases are counted o
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ ON CONFLICT (job_id) DO NOTHING RETURNING job_id
 """
 _LOAD = """
 SELECT document FROM {schema}.recovery_job
-WHERE job_id = $1 AND ($2::text IS NULL OR tenant = $2) AND ($3::text IS NULL OR user_id = $3)
+WHERE job_id = $1 AND ($2::text IS NULL OR tenant = $2) AND ($3::text[] IS NULL OR user_id = ANY($3))
 """
 _UPDATE = """
 UPDATE {schema}.recovery_job SET document = $2, revision = $3, stage = $4,
@@ -37,7 +37,7 @@ _EVENTS = "SELECT kind, data FROM {schema}.recovery_event WHERE job_id = $1 ORDE
 _LIST = """
 SELECT job_id, document FROM {schema}.recovery_job
 WHERE ($1::text[] = '{}' OR stage = ANY($1)) AND ($2::text IS NULL OR tenant = $2)
-  AND ($3::text IS NULL OR user_id = $3) AND job_id > $5
+  AND ($3::text[] IS NULL OR user_id = ANY($3)) AND job_id > $5
 ORDER BY job_id LIMIT $4
 """
 _ACQUIRE = """
@@ -53,17 +53,18 @@ _RELEASE = "DELETE FROM {schema}.recovery_lease WHERE job_id = $1 AND owner = $2
 class PostgresJobs:
     """A `JobStore` on the migrated database.
 
-    tenant, user: whose tasks are seen; None: everybody's (a worker). New tasks belong to `tenant` and `user`, or to
-    `default`. Ids are unique over all tenants. Every method raises `TargetUnavailable` when the server is away.
+    tenant, users: whose tasks are seen; None: everybody's (a worker). New tasks belong to the tenant and the one user,
+    or to `default`. Ids are unique over all tenants. Every method raises `TargetUnavailable` when the server is away.
     """
 
-    def __init__(self, database: Database, *, tenant: str | None = None, user: str | None = None) -> None:
-        self._database, self._tenant, self._user = database, tenant, user
+    def __init__(self, database: Database, *, tenant: str | None = None, users: Collection[str] | None = None) -> None:
+        self._database, self._tenant = database, tenant
+        self._users = None if users is None else sorted(users)
 
     @classmethod
     def of(cls, database: Database, scope: Scope) -> PostgresJobs:
         """The tasks of exactly one scope."""
-        return cls(database, tenant=scope.tenant, user=scope.user)
+        return cls(database, tenant=scope.tenant, users=(scope.user,))
 
     async def open(self) -> None:
         """Open the pool. Idempotent."""
@@ -82,7 +83,9 @@ class PostgresJobs:
 
     async def insert(self, job: Job) -> None:
         text = _text(job)
-        owner = (self._tenant or "default", self._user or "default")
+        if self._users is not None and len(self._users) != 1:
+            raise RecoveryError("A new task belongs to exactly one user")
+        owner = (self._tenant or "default", self._users[0] if self._users else "default")
         async with self._transaction() as connection:
             row = (job["id"], *owner, job["revision"], job["stage"], text)
             if await connection.fetchval(self._sql(_INSERT), *row) is None:
@@ -115,7 +118,7 @@ class PostgresJobs:
 
     async def jobs(self, *, stages: Sequence[str] = (), limit: int = 1000, after: str = "") -> Sequence[Job]:
         async with self._transaction() as connection:
-            rows = await connection.fetch(self._sql(_LIST), list(stages), self._tenant, self._user, limit, after)
+            rows = await connection.fetch(self._sql(_LIST), list(stages), self._tenant, self._users, limit, after)
         return [checked_job(json.loads(row["document"]), row["job_id"]) for row in rows]
 
     async def acquire(self, job_id: str, owner: str, seconds: float) -> bool:
@@ -134,7 +137,7 @@ class PostgresJobs:
 
     async def _load(self, connection: Connection, job_id: str, *, lock: bool = False) -> Job:
         sql = self._sql(_LOAD) + (" FOR UPDATE" if lock else "")
-        text = await connection.fetchval(sql, job_id, self._tenant, self._user)
+        text = await connection.fetchval(sql, job_id, self._tenant, self._users)
         if text is None:
             raise RecoveryError("Unknown task")
         return checked_job(json.loads(text), job_id)

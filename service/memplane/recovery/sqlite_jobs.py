@@ -38,12 +38,17 @@ class SqliteJobs:
         self._path, self._clock = path, clock
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="memplane-recovery")
         self._connection: sqlite3.Connection | None = None
+        self._closed = False
 
     async def open(self) -> None:
         """Open or create the file; its folder must exist. Idempotent."""
         await self._call(self._open)
 
     async def close(self) -> None:
+        """Close the file; it is not opened again. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         await self._call(self._close)
         self._thread.shutdown(wait=True)
 
