@@ -75,7 +75,7 @@ async def update(
     items: list[MemoryItem] = []
     for entry in entries:
         row = held.get(entry.memory_id or 0)
-        # Another process may have deleted or changed it since; the first is seen here, the second is not.
+        # Another process may have deleted it since; what that one changes meanwhile is lost (see the module).
         check_present(entry, None if row is None else row["version"])
         assert row is not None
         memory = changed(memory_of(row), entry.content, entry.metadata, moment)
