@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from tests.plugins.milvus.conftest import new_backend
 
 from memplane.conformance import SearchConformance
-from memplane.contracts import Scope, SearchBackend, StoreBackend
+from memplane.contracts import CallOptions, Scope, SearchBackend, StoreBackend
+from memplane.errors import SettingsError
 from memplane.nodes import create_memory
 from memplane.plugins.mysql.backend import MysqlBackend
 from memplane.plugins.mysql.settings import MysqlSettings
@@ -17,7 +20,7 @@ from memplane.plugins.registry import Resources, create_search
 from memplane.plugins.search.delegation import WORKER_ADDRESS, MemoryTargets
 from memplane.retrieval import create_retrieval_worker
 from memplane.runtime import create_runtime, serve_http
-from memplane.settings import MilvusSettings
+from memplane.settings import MilvusSettings, StoreSettings
 
 TOKEN = "a token between service and retrieval process"
 
@@ -74,3 +77,25 @@ async def test_a_search_backend_of_another_database_stands_beside_any_store(
     finally:
         await index.collection.drop()
         await index.close()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The part of the root settings that tells where the memories are."""
+
+    store: StoreSettings
+
+
+async def test_native_is_the_search_of_the_store_that_was_chosen(backend: MysqlBackend, mysql_dsn: str) -> None:
+    settings: Any = Chosen(StoreSettings(plugin="mysql", options={"dsn": mysql_dsn}))
+    scope = Scope("acme", "ada")
+    await create_memory(store=backend.scoped(scope)).write({"memories": [{"content": "about otters"}]})
+    # The service gives its store; `memplane retrieval` has none and gets its own.
+    for resources in (Resources(settings=settings, store=backend), Resources(settings=settings)):
+        search = create_search("native", {}, resources)
+        await search.start()
+        [hit] = await search.scoped(scope).search({"query": "otters", "limit": 3}, CallOptions())
+        assert hit["memory"]["content"] == "about otters"
+        await search.close()
+    with pytest.raises(SettingsError, match="native"):
+        create_search("hybrid", {}, Resources(settings=settings, store=backend))

@@ -167,6 +167,17 @@ async def test_nobody_there_is_said_without_the_password(
         assert "open-sesame" not in f"{raised.value}{raised.value.__cause__}{settings!r}{caplog.text}"
 
 
+async def test_the_driver_logs_nothing(
+    caplog: pytest.LogCaptureFixture, backend: MysqlBackend, mysql_settings: MysqlSettings, pool: Pool
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    again = MysqlBackend(mysql_settings)
+    await again.start()  # finds the tables, of which the server warns
+    await again.close()
+    await run(pool, "SELECT CAST('open-sesame' AS SIGNED)")
+    assert [record for record in caplog.records if record.name.startswith("asyncmy")] == []
+
+
 async def test_a_store_that_goes_away_says_so(backend: MysqlBackend, mysql_settings: MysqlSettings) -> None:
     store = backend.scoped(ME)
     backend._pool.settings = mysql_settings.model_validate({"dsn": "mysql://a:b@127.0.0.1:1/c", "connect_timeout": 1})

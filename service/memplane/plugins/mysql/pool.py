@@ -8,6 +8,7 @@ is fixed, because escaping depends on it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -23,6 +24,10 @@ from memplane.plugins.mysql.settings import MysqlSettings, read_address
 SQL_MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 
 Row = tuple[Any, ...]
+
+# The driver logs the server's warnings, which quote values. Loggers are global, so this also holds for whoever else
+# uses asyncmy in the process.
+logging.getLogger("asyncmy").setLevel(logging.CRITICAL + 1)
 
 
 class Session:

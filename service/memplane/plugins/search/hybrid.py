@@ -20,6 +20,7 @@ from memplane.plugins.search.branches import Guard
 from memplane.plugins.search.cancel import until_aborted
 from memplane.plugins.search.graph import GraphSearch
 from memplane.plugins.search.hydrate import Hydration
+from memplane.plugins.search.own import refuse_foreign_store
 from memplane.plugins.search.request import parse_request
 from memplane.plugins.search.search import Branches, Search
 from memplane.plugins.search.settings import BRANCHES, HybridSettings
@@ -131,6 +132,7 @@ class HybridPlugin:
 
     def create(self, settings: HybridSettings, resources: Resources) -> HybridBackend:
         """Needs `database`; `milvus`, `neo4j`, `embedding` and `cache` where they are configured."""
+        refuse_foreign_store(resources, "hybrid")
         return HybridBackend(
             resources.require("database", "hybrid"),
             settings,

@@ -1,4 +1,4 @@
-"""`native`: what the PostgreSQL store itself can search, which is keywords."""
+"""`native`: what the store itself can search; for the PostgreSQL store that is keywords."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from pydantic import BaseModel
 from memplane.cache.ltm import LtmCache
 from memplane.plugins.registry import Resources
 from memplane.plugins.search.hybrid import HybridBackend
+from memplane.plugins.search.own import OwnSearchBackend, own_search
 from memplane.plugins.search.settings import HybridSettings, NativeSettings
 
 
 class NativePlugin:
-    """The entry point `native` of `memplane.search`: the keyword branch alone."""
+    """The entry point `native` of `memplane.search`: the store's own search, on PostgreSQL the keyword branch alone."""
 
     settings_model: type[BaseModel] = NativeSettings
 
-    def create(self, settings: NativeSettings, resources: Resources) -> HybridBackend:
-        """Needs `database`; `cache` when there is one."""
+    def create(self, settings: NativeSettings, resources: Resources) -> HybridBackend | OwnSearchBackend:
+        """Needs a store that searches, or `database`; `cache` when there is one."""
+        own = own_search(resources)
+        if own is not None:
+            return own
         cache = resources.cache if isinstance(resources.cache, LtmCache) else None
         return HybridBackend(
             resources.require("database", "native"), HybridSettings(branches=("keyword",)), cache=cache
