@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memplane.recovery import RecoveryError, RecoveryStore, run_checkpoint
-from memplane.recovery.documents import operation_fingerprint
+from memplane.recovery.documents import new_job, operation_fingerprint
 from memplane.recovery.sqlite_jobs import SqliteJobs
 from memplane.runtime import PermissionDenied
 from memplane.workers.interaction.errors import InteractionError
@@ -244,6 +244,7 @@ async def test_a_lease_has_one_owner_until_it_ends(tmp_path: Path) -> None:
     now = [100.0]
     jobs = SqliteJobs(tmp_path / "tasks.sqlite", clock=lambda: now[0])
     await jobs.open()
+    await jobs.insert(new_job("j", "hash", requires_approval=False))
     assert await jobs.acquire("j", "a", 10)
     assert not await jobs.acquire("j", "b", 10)
     now[0] += 5
