@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from experiments.model_server import ModelServer
 
-from memplane.recovery import start_fulfillment_service
+from memplane.recovery import RecoveryStore, start_fulfillment_service
 from memplane.recovery.documents import new_job
-from memplane.recovery.runner import next_entry
+from memplane.recovery.runner import JobRunner, next_entry, serve
+from memplane.runtime import create_runtime
+from memplane.signal import Signal
+from memplane.workers import OpenAIChatProvider, create_context_worker, create_infer_worker, create_interaction_worker
 from tests.cli.conftest import Command
 
 TEXT = "Fulfillment request. SKU: SKU-731; quantity: 2; delivery address: Dock-North."
@@ -111,6 +114,33 @@ def test_the_service_and_the_worker_run_until_they_are_told_to_stop(
             assert running.wait(30) == 0
         service.terminate()
         assert service.wait(30) == 0
+
+
+async def test_a_task_that_raises_is_not_tried_every_round(folder: Path, model: ModelServer) -> None:
+    model.answer = lambda _: "no order at all"
+    service = await start_fulfillment_service(folder / "s.sqlite", STOCK)
+    store = RecoveryStore(folder, service.url)
+    await store.create("one")
+    provider = OpenAIChatProvider(base_url=model.url)
+    runtime = create_runtime(
+        sandbox={"tools": [tool.name for tool in store.tools], "network": [store.origin, provider.origin]},
+        workers=[
+            create_context_worker(),
+            create_infer_worker(providers={"openai": provider}),
+            create_interaction_worker(tools=list(store.tools)),
+        ],
+    )
+    runner = JobRunner(store.database, runtime, {"provider": "openai", "model": "scripted"})
+    try:
+        await serve(runner, Signal.timeout(1.0), poll_seconds=0.02, stuck_seconds=3600)
+        assert model.calls == 1
+        await serve(runner, Signal.timeout(1.0), poll_seconds=0.02, stuck_seconds=0.1)
+        assert model.calls >= 2
+    finally:
+        await runtime.close()
+        await provider.close()
+        await store.close()
+        await service.close()
 
 
 def test_wrong_use_is_told(bare: Command, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,15 +112,17 @@ class JobRunner:
             return Ran(job_id, (await self._jobs.load(job_id))["stage"], error=str(error))
         return Ran(job_id, (await self._jobs.load(job_id))["stage"])
 
-    async def run_all(self, stages: Sequence[str], *, signal: Signal | None = None) -> list[Ran]:
-        """Every task at one of these stages that is not waiting for a person, one after the other."""
+    async def run_all(
+        self, stages: Sequence[str], *, skip: Collection[str] = (), signal: Signal | None = None
+    ) -> list[Ran]:
+        """Every task at one of these stages that waits for nobody, one after the other, without those of `skip`."""
         ran: list[Ran] = []
         after = ""
         while page := await self._jobs.jobs(stages=stages, after=after):
             for job in page:
                 if signal is not None:
                     signal.raise_if_aborted()
-                if next_entry(job, self._flow) is not None:
+                if job["id"] not in skip and next_entry(job, self._flow) is not None:
                     ran.append(await self.run(job["id"], signal=signal))
             after = page[-1]["id"]
         return ran
@@ -129,14 +131,21 @@ class JobRunner:
 async def serve(runner: JobRunner, signal: Signal, *, poll_seconds: float, stuck_seconds: float) -> None:
     """Take up open tasks every `poll_seconds` and stuck ones every `stuck_seconds`, until the signal aborts.
 
-    A round that meets a server that is away is logged and repeated; a task that raises does not stop the others.
+    A task that raises (its model answers nonsense, say) is tried again with the stuck ones, not every round. A round
+    that meets a server that is away is logged and repeated.
     """
     since_stuck = stuck_seconds
+    raised: set[str] = set()
     while not signal.aborted:
-        stages = (*OPEN, "needs-review", *STUCK) if since_stuck >= stuck_seconds else (*OPEN, "needs-review")
-        since_stuck = 0.0 if since_stuck >= stuck_seconds else since_stuck + poll_seconds
+        with_stuck = since_stuck >= stuck_seconds
+        since_stuck = 0.0 if with_stuck else since_stuck + poll_seconds
+        if with_stuck:
+            raised.clear()
+        stages = (*OPEN, "needs-review", *(STUCK if with_stuck else ()))
         try:
-            for ran in await runner.run_all(stages, signal=signal):
+            for ran in await runner.run_all(stages, skip=raised, signal=signal):
+                if ran.error:
+                    raised.add(ran.id)
                 log.info("task %s is at %s%s", ran.id, ran.stage, f": {ran.error}" if ran.error else "")
         except MemplaneError as error:
             log.warning("a round of recovery ended early: %s", error)
