@@ -11,12 +11,14 @@ import math
 import sys
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from memplane.contracts import EmbeddingProvider
 from memplane.errors import MemplaneError, RetrievalError, TargetUnavailable
 from memplane.outbox.events import TEXT_CHARACTERS
-from memplane.schema.database import Database
+
+if TYPE_CHECKING:
+    from memplane.schema.database import Database
 
 MAX_CHARACTERS = TEXT_CHARACTERS
 """About 2,000 to 8,000 tokens, which the common embedding models accept."""
@@ -131,6 +133,14 @@ def text_to_embed(text: str) -> str:
     """The part of a text that is embedded: its first `MAX_CHARACTERS` characters, a full stop for a blank text."""
     cut = text[:MAX_CHARACTERS]
     return cut if cut.strip() else "."
+
+
+def direction(vector: Sequence[float]) -> Sequence[float]:
+    """The vector with length 1; the diagonal for all zeros, like `checked` makes it of a text's."""
+    length = sum(value * value for value in vector) ** 0.5
+    if length == 0:
+        return [len(vector) ** -0.5] * len(vector)
+    return [value / length for value in vector]
 
 
 def checked(vector: Sequence[float], dimensions: int) -> array[float]:

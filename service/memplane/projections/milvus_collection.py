@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memplane.errors import IdentityError
 from memplane.projections.errors import ProjectionMissing, ProjectionRefused
-from memplane.projections.generation import Generation
 from memplane.projections.milvus_client import MilvusConnection
 from memplane.projections.milvus_row import TEXT_BYTES
+
+if TYPE_CHECKING:
+    from memplane.projections.generation import Generation
 
 INDEX: Mapping[str, Any] = {
     "index_type": "HNSW",

@@ -18,12 +18,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memplane.contracts import JSON
 from memplane.outbox.events import TaskFailed, Truth
-from memplane.projections.generation import Generation
 from memplane.projections.hash import hash_and_size, projection_hash
+
+if TYPE_CHECKING:
+    from memplane.projections.generation import Generation
 
 SCALARS: tuple[str, ...] = (
     "memory_id",

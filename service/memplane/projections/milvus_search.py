@@ -10,12 +10,14 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplane.contracts import Scope
-from memplane.projections.generation import Generation
 from memplane.projections.milvus_client import MilvusConnection
 from memplane.projections.milvus_row import microseconds
+
+if TYPE_CHECKING:
+    from memplane.projections.generation import Generation
 
 MAX_HITS = 16_384
 """The most that Milvus returns for one query."""

@@ -27,8 +27,7 @@ from memplane.plugins.milvus import changes, reads
 from memplane.plugins.milvus.collection import Collection
 from memplane.plugins.records.batches import expected_versions, prepare_drafts, prepare_entries
 from memplane.plugins.search.request import check_dimensions, parse_query
-from memplane.plugins.search.vector import direction
-from memplane.projections.embedding import text_to_embed
+from memplane.projections.embedding import direction, text_to_embed
 from memplane.projections.errors import ProjectionMissing
 from memplane.retrieval.embedding import embed_contents
 from memplane.retrieval.filters import parse_filter

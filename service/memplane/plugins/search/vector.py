@@ -17,7 +17,7 @@ from memplane.plugins.search.milvus_filter import NONE, to_milvus
 from memplane.plugins.search.ranking import Found, replaced
 from memplane.plugins.search.request import check_dimensions
 from memplane.plugins.search.unfinished import Fresh, Space, Unfinished
-from memplane.projections.embedding import StoredEmbeddings, text_to_embed
+from memplane.projections.embedding import StoredEmbeddings, direction, text_to_embed
 from memplane.projections.errors import ProjectionMissing
 from memplane.projections.generation import Generation, read_generation
 from memplane.projections.milvus_client import MilvusConnection
@@ -208,11 +208,3 @@ class VectorSearch:
                 f"The vector index cannot express this filter, and it selects more than {MAX_SELECTED} memories",
             )
         return f"memory_id in [{', '.join(str(row['id']) for row in rows)}]" if rows else NONE
-
-
-def direction(vector: Sequence[float]) -> Sequence[float]:
-    """The vector with length 1; the diagonal for all zeros, like `projections.embedding` does for texts."""
-    length = sum(value * value for value in vector) ** 0.5
-    if length == 0:
-        return [len(vector) ** -0.5] * len(vector)
-    return [value / length for value in vector]
