@@ -58,10 +58,14 @@ async def search(session: Session, scope: Scope, question: Question) -> list[Sea
     """The best memories with their scores (above 0), best first; equal ones by id. One snapshot."""
     if not question.words:
         return []
-    weights = await _weights(session, scope, question.words)
+    [(memories, average)] = await session.rows(
+        f"SELECT COUNT(*), COALESCE(AVG(m.words), 1) + 0e0 FROM memplane_memory AS m WHERE {SCOPED}",
+        scope_arguments(scope),
+    )
+    weights = await _weights(session, memories, question.words)
     if not weights:
         return []
-    rows = await _ranked(session, scope, question, weights)
+    rows = await _ranked(session, scope, question, weights, max(average, 1.0))
     if question.residual is not None:
         found = [row for row in rows if matches(question.residual, stored(row).item("", False))]
         if len(found) < question.limit and len(rows) == MAX_CANDIDATES:
@@ -74,11 +78,8 @@ async def search(session: Session, scope: Scope, question: Question) -> list[Sea
     return [SearchHit(memory=items[row[0]], score=float(row[6])) for row in best if row[0] in items]
 
 
-async def _weights(session: Session, scope: Scope, words: Sequence[int]) -> dict[int, float]:
+async def _weights(session: Session, memories: int, words: Sequence[int]) -> dict[int, float]:
     """What each word is worth; only of words that the scope's memories have, within the bound."""
-    [(memories,)] = await session.rows(
-        f"SELECT COUNT(*) FROM memplane_memory AS m WHERE {SCOPED}", scope_arguments(scope)
-    )
     rows = await session.rows("SELECT word, COUNT(*) FROM memplane_word WHERE word IN %s GROUP BY word", [tuple(words)])
     weights: dict[int, float] = {}
     postings = 0
@@ -91,21 +92,20 @@ async def _weights(session: Session, scope: Scope, words: Sequence[int]) -> dict
     return weights
 
 
-async def _ranked(session: Session, scope: Scope, question: Question, weights: dict[int, float]) -> list[Row]:
+async def _ranked(
+    session: Session, scope: Scope, question: Question, weights: dict[int, float], average: float
+) -> list[Row]:
     cases = " ".join(f"WHEN {word:d} THEN {_literal(weight)}" for word, weight in weights.items())
+    length = f"({_literal(1 - LENGTH_WEIGHT)} + {_literal(LENGTH_WEIGHT / average)} * m.words)"
     statement = f"""
-SELECT {COLUMNS}, SUM(CASE w.word {cases} END) / ({1 - LENGTH_WEIGHT} + {LENGTH_WEIGHT} * m.words / a.average) AS score
-FROM memplane_word AS w
-JOIN memplane_memory AS m ON m.id = w.memory_id
-JOIN (SELECT GREATEST(COALESCE(AVG(words), 1), 1) AS average FROM memplane_memory AS m WHERE {SCOPED}) AS a
+SELECT {COLUMNS}, SUM(CASE w.word {cases} END) / {length} AS score
+FROM memplane_word AS w JOIN memplane_memory AS m ON m.id = w.memory_id
 WHERE w.word IN %s AND {SCOPED} AND {question.condition.text}
-GROUP BY m.id, a.average
-ORDER BY score DESC, m.id LIMIT %s
+GROUP BY m.id ORDER BY score DESC, m.id LIMIT %s
 """
     limit = question.limit if question.residual is None else MAX_CANDIDATES
-    scope_values = scope_arguments(scope)
     return await session.rows(
-        statement, [*scope_values, tuple(weights), *scope_values, *question.condition.arguments, limit]
+        statement, [tuple(weights), *scope_arguments(scope), *question.condition.arguments, limit]
     )
 
 
