@@ -22,8 +22,11 @@ ROUNDS = [
 
 
 async def changes(world: World, number: int) -> None:
-    """A little of everything, so that upserts, deletes, nodes and edges are in flight."""
-    await world.write([None] * 3, [("likes", number), ("knows", number + 1)])
+    """A little of everything, so that upserts, deletes, nodes and edges are in flight.
+
+    Six new memories are three batches of events at least, even when the rest is refused because its memory is gone.
+    """
+    await world.write([None] * 6, [("likes", number), ("knows", number + 1)])
     await world.update(number, f"c{number}", [("likes", number + 2)])
     await world.update(number + 1, "x", None)
     await world.delete(number + 3)
