@@ -24,12 +24,14 @@ ROUNDS = [
 async def changes(world: World, number: int) -> None:
     """A little of everything, so that upserts, deletes, nodes and edges are in flight.
 
-    Six new memories are three batches of events at least, even when the rest is refused because its memory is gone.
+    Only living memories are named, so that nothing is refused: six events are three batches at least, and a child
+    that is to die at its third call gets that far.
     """
-    await world.write([None] * 6, [("likes", number), ("knows", number + 1)])
-    await world.update(number, f"c{number}", [("likes", number + 2)])
-    await world.update(number + 1, "x", None)
-    await world.delete(number + 3)
+    base = len(world.ids)
+    await world.write([None] * 6, [("likes", base - 1), ("knows", base - 2)] if base else [])
+    await world.update(base, f"c{number}", [("likes", base + 2)])
+    await world.update(base + 1, "x", None)
+    await world.delete(base + 3)
 
 
 @pytest.mark.timeout(600)

@@ -27,6 +27,14 @@ def _child(plan: Plan, outcome: str) -> None:
     Path(outcome).write_text(json.dumps(document), encoding="utf-8")
 
 
+LOST = 255
+"""What multiprocessing reports when the fork server could not tell how a process ended."""
+
+
+class StatusLost(Exception):
+    """It is not known how the process ended: the trial proves nothing and is made again."""
+
+
 def run_in_new_process(plan: Plan) -> dict[str, Any] | None:
     """The outcome of a plan that ran in a process of its own; None when that process was killed."""
     outcome = Path(plan["directory"]) / "outcome.json"
@@ -42,6 +50,8 @@ def run_in_new_process(plan: Plan) -> dict[str, Any] | None:
     process.close()
     if code == -signal.SIGKILL:
         return None
+    if code == LOST:
+        raise StatusLost
     assert code == 0, f"the process ended with {code}"
     document: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
     return document

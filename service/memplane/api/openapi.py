@@ -44,7 +44,7 @@ def openapi_document(app: FastAPI, auth: AuthSettings) -> Document:
     for path, item in document["paths"].items():
         for method in _METHODS:
             if method in item:
-                _finish(item[method], admin=path.startswith("/v1/admin/"))
+                _finish(item[method], identified=path.startswith(_IDENTIFIED))
     for node in NODES:
         document["paths"][f"/v1/nodes/{node}"] = {"post": node_operation(node)}
     if auth.mode != "none":
@@ -53,11 +53,15 @@ def openapi_document(app: FastAPI, auth: AuthSettings) -> Document:
     return document
 
 
-def _finish(operation: Document, *, admin: bool) -> None:
+_IDENTIFIED = ("/v1/admin/", "/v1/recovery/")
+"""Paths whose callers are told apart."""
+
+
+def _finish(operation: Document, *, identified: bool) -> None:
     """Replace FastAPI's own idea of errors with ours, and mark what needs no credential."""
     responses = operation["responses"]
     invalid = responses.pop("422", None)
-    if admin:
+    if identified:
         responses.update({status: ERROR_RESPONSES[status] for status in ("401", "403", "503")})
         if invalid is not None:
             responses["400"] = ERROR_RESPONSES["400"]
