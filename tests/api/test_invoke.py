@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -167,7 +168,7 @@ async def test_the_route_is_off_unless_asked_for(invoke: bool, status: int) -> N
         async def authenticate(self, headers: object) -> Any:
             raise Unauthenticated("no")
 
-    anything: Any = object()
+    anything: Any = SimpleNamespace(database=None)
     parts = Parts(Plane(), anything, anything, anything, Nobody(), anything, CollectorRegistry())  # type: ignore[arg-type]
     app = create_app(parts, ServiceSettings(invoke=invoke, docs=False), AuthSettings())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as http:
