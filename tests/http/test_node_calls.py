@@ -187,6 +187,18 @@ async def test_a_chunked_body_over_the_limit_is_413_while_it_streams(plane: Plan
     assert plane.calls == []
 
 
+async def test_a_client_that_still_sends_sees_its_413(plane: Plane, registry: CollectorRegistry) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(48):
+            yield b" " * 65536
+
+    async with endpoint(plane, registry, max_body_bytes=1024) as http:
+        for number in range(20):
+            content = chunks() if number % 2 else b" " * 3 * 2**20
+            response = await http.post("/v1/nodes/MEMORY.GET", content=content, headers=JSON_HEADERS)
+            assert response.status_code == 413
+
+
 async def test_a_body_that_does_not_arrive_is_408(plane: Plane, registry: CollectorRegistry) -> None:
     async with endpoint(plane, registry, request_timeout=0.2) as http:
         host, port = http.base_url.host, http.base_url.port

@@ -208,6 +208,14 @@ async def test_f12_bad_bodies(service: Service, content: str, status: int, code:
         assert (await client.get("/operations")).json() == {"code": "NOT_FOUND"}
 
 
+async def test_f12_a_body_that_nobody_reads_is_neither_a_request_nor_a_reset(service: Service) -> None:
+    async with await service.start() as client:
+        for _ in range(20):
+            assert (await client.post("/nowhere", content=b"POST /reserve HTTP/1.1\r\n\r\n")).status_code == 404
+            assert (await client.post("/reserve", content=b"x" * 1_000_000)).status_code == 413
+        assert await stock(client) == 20
+
+
 async def test_f13_a_restart_keeps_stock_and_ledger(service: Service) -> None:
     async with await service.start() as client:
         await client.post("/reserve", json=body())

@@ -11,6 +11,7 @@ from memplane.api import strict_json
 from memplane.api.errors import HttpError
 from memplane.api.request_context import RequestContext
 from memplane.errors import MemplaneError
+from memplane.runtime.transports.draining import end_unread
 
 AsgiScope = MutableMapping[str, Any]
 
@@ -63,9 +64,15 @@ def _too_large(limit: int) -> HttpError:
 
 
 async def send_json(
-    send: Send, status: int, body: bytes, request: RequestContext, extra: Iterable[tuple[bytes, bytes]] = ()
+    send: Send,
+    status: int,
+    body: bytes,
+    request: RequestContext,
+    extra: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    more_body: bool = False,
 ) -> None:
-    """Answer with a JSON body that is already rendered."""
+    """Answer with a JSON body that is already rendered. `more_body`: the caller ends the answer itself."""
     headers = [
         (b"content-type", JSON_TYPE),
         (b"content-length", b"%d" % len(body)),
@@ -73,7 +80,7 @@ async def send_json(
         *extra,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
 
 def error_body(code: str, message: str, request: RequestContext) -> bytes:
@@ -81,6 +88,11 @@ def error_body(code: str, message: str, request: RequestContext) -> bytes:
     return strict_json.render({"error": {"code": code, "message": message}, "requestId": request.request_id})
 
 
-async def send_error(send: Send, error: HttpError, request: RequestContext) -> None:
+async def send_error(receive: Receive, send: Send, error: HttpError, request: RequestContext) -> None:
+    """Answer with an error; when it closes the connection, only after the client had time to finish sending."""
     extra = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in error.headers.items()]
-    await send_json(send, error.status, error_body(error.code, error.message, request), request, extra)
+    closes = error.headers.get("Connection") == "close"
+    body = error_body(error.code, error.message, request)
+    await send_json(send, error.status, body, request, extra, more_body=closes)
+    if closes:
+        await end_unread(receive, send)

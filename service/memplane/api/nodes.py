@@ -66,13 +66,13 @@ class NodeEndpoint:
             await self._send(send, answer, request)
         except HttpError as error:
             status = str(error.status)
-            await send_error(send, error, request)
+            await send_error(receive, send, error, request)
         except ClientGone:
             status = "client_gone"
         except Exception as error:
             # The last line of defence: whatever it was, the caller learns nothing of it and the log has its class.
             log.exception("a node call failed unexpectedly: %s", describe(error))
-            await send_error(send, HttpError(500, "INTERNAL", "The service failed"), request)
+            await send_error(receive, send, HttpError(500, "INTERNAL", "The service failed"), request)
         finally:
             self._finish(node, status, time.perf_counter() - started)
             current_request.reset(token)

@@ -22,6 +22,8 @@ from memplane.recovery.errors import RecoveryError
 from memplane.recovery.ledger import KeyConflict, Ledger
 
 MAX_BODY = 8192
+MAX_DRAINED = 1024 * 1024
+"""Bytes of a body over the limit that are read and dropped before the refusal."""
 _STATUS = {"pending": 202, "committed": 200, "rejected": 422}
 
 
@@ -95,14 +97,30 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True  # the client has left; what was done stays done
 
+    def _sent(self) -> bytes | None:
+        """The request's body, None when it is over the limit.
+
+        It is always read: what stays unread would be taken for the next request, or reset the connection when it is
+        closed, and a client that still sends would not see its answer.
+        """
+        length = int(self.headers.get("Content-Length") or 0)
+        if length <= MAX_BODY:
+            return self.rfile.read(max(length, 0))
+        self.rfile.read(min(length, MAX_DRAINED))
+        self.close_connection = True
+        return None
+
     def _route(self, method: str, path: str, query: Mapping[str, list[str]]) -> tuple[int, dict[str, Any]]:
+        sent = self._sent()
+        if sent is None:
+            return 413, {"code": "BODY_LIMIT"}
         parts = path.strip("/").split("/")
         if method == "GET" and len(parts) == 2 and parts[0] == "catalog":
             return self._catalog(parts[1], query)
         if method == "GET" and len(parts) == 2 and parts[0] == "operations":
             return self._lookup(parts[1])
         if method == "POST" and len(parts) == 1 and parts[0] in KINDS:
-            return self._operate(parts[0])
+            return self._operate(parts[0], sent)
         return 404, {"code": "NOT_FOUND"}
 
     def _catalog(self, name: str, query: Mapping[str, list[str]]) -> tuple[int, dict[str, Any]]:
@@ -127,12 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 503, {"code": "LOOKUP_UNAVAILABLE"}
         return 200, ledger.operation(key).as_wire()
 
-    def _operate(self, kind: Any) -> tuple[int, dict[str, Any]]:
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > MAX_BODY:
-            self.close_connection = True
-            return 413, {"code": "BODY_LIMIT"}
-        body = json.loads(self.rfile.read(length))
+    def _operate(self, kind: Any, sent: bytes) -> tuple[int, dict[str, Any]]:
+        body = json.loads(sent)
         key, reservation, order = body["key"], body["reservationKey"], normalised_order(body["order"])
         for name in (key, reservation):
             normalised_order({"sku": name, "quantity": 1, "address": "-"})

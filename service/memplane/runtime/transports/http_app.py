@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol, TypeAlias
 
 from memplane.runtime.envelope import InvalidInvocation
+from memplane.runtime.transports.draining import end_unread
 from memplane.runtime.transports.protocol import (
     DEFAULT_MAX_BODY_BYTES,
     PATH,
@@ -33,8 +34,6 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 BODY_SECONDS = 30.0
 """Longest time that a client may take for its body."""
-DRAIN_SECONDS = 2.0
-"""How long the rest of a refused body is read and dropped, so that the client gets to read the answer."""
 
 
 class Receiver(Protocol):
@@ -173,20 +172,7 @@ async def _respond(receive: Receive, send: Send, status: int, body: bytes, *, un
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": unread})
     if unread:
-        # Closing at once would reset the connection under a client that still sends, and it would never see the answer.
-        await _drain(receive)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _drain(receive: Receive) -> None:
-    try:
-        async with asyncio.timeout(DRAIN_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect" or not message.get("more_body"):
-                    return
-    except TimeoutError:
-        return
+        await end_unread(receive, send)
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
