@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -161,7 +162,14 @@ def neo4j_settings(stack: Stack) -> Neo4jSettings:
 
 @pytest.fixture(scope="session")
 def mysql_server() -> Iterator[str]:
-    """The DSN of a MariaDB that this run alone uses, without a database name; started by the first test that asks."""
+    """The DSN of a server without a database name: a MariaDB that this run alone uses, started by the first test that asks.
+
+    `MEMPLANE_TEST_MYSQL_DSN` names one of your own instead, MySQL for instance; its account must make databases.
+    """
+    own = os.environ.get("MEMPLANE_TEST_MYSQL_DSN")
+    if own:
+        yield own.rstrip("/") + "/"
+        return
     with running_mysql(test_stack.FOLDER) as server:
         yield f"mysql://{server.user}:{server.password}@{server.host}:{server.port}/"
 
