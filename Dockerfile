@@ -13,7 +13,11 @@ COPY operator operator
 RUN /opt/memplane/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation . \
  && /opt/memplane/bin/python -m compileall -q /opt/memplane/lib/python3*/site-packages/memplane /opt/memplane/lib/python3*/site-packages/memplane_operator \
  && /opt/memplane/bin/pip uninstall --yes --quiet hatchling editables pip \
- && find /opt/memplane -name tests -type d -path '*site-packages*' -prune -exec rm -rf {} +
+ && cd /opt/memplane/lib/python3*/site-packages \
+ # What no process of ours reads: tests, C sources, and the Kubernetes client's second copy for asyncio.
+ && find . \( -name tests -o -name test \) -type d -prune -exec rm -rf {} + \
+ && find . -type f \( -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.pyx' -o -name '*.pxd' \) -delete \
+ && rm -rf kubernetes/aio
 
 FROM ${BASE}
 ARG VERSION=0.1.0

@@ -76,13 +76,16 @@ crd: $(READY) ## write the MemoryBackend resource definition again from its mode
 	@$(BIN)/python -m memplane_operator.api.crd > crds/memplane.dev_memorybackends.yaml
 	@cp crds/memplane.dev_memorybackends.yaml charts/memplane/files/
 
+# Scripts that make a kind cluster and its images without a registry; where they are absent, kind and docker do.
+export MEMPLANE_CLUSTER_SCRIPTS ?= $(abspath $(wildcard ../shared/cluster))
+
 .PHONY: e2e
 e2e: $(READY) ## the promises on a real Kubernetes cluster: kind's, or MEMPLANE_E2E_CONTEXT (see CONTRIBUTING.md)
-	@exec $(BIN)/python -m pytest e2e -m "not full" --timeout 1800 $(ARGS)
+	@exec $(BIN)/python -m pytest e2e -q -m "not full" --timeout 1800 --durations 15 $(ARGS)
 
 .PHONY: e2e-full
 e2e-full: $(READY) ## every end-to-end test
-	@exec $(BIN)/python -m pytest e2e --timeout 3600 $(ARGS)
+	@exec $(BIN)/python -m pytest e2e -q --timeout 3600 --durations 0 $(ARGS)
 
 .PHONY: lock
 lock: ## resolve the dependencies again into requirements.lock (needs uv and a package index)

@@ -2,7 +2,8 @@
 
 `MEMPLANE_E2E_CONTEXT` names a kubectl context to use, and no other; the image under test must then be reachable there
 under the name in `MEMPLANE_E2E_IMAGE`. Otherwise a kind cluster is made (or found): by the scripts in the folder that
-`MEMPLANE_CLUSTER_SCRIPTS` names, which can do so without a registry, or by `kind` and `docker` themselves.
+`MEMPLANE_CLUSTER_SCRIPTS` names, which can do so without a registry, or by `kind` and `docker` themselves. The image is
+built from this tree, unless `MEMPLANE_E2E_IMAGE` names one that is in the cluster already.
 """
 
 from __future__ import annotations
@@ -90,27 +91,29 @@ def _scripted(scripts: Path) -> dict[str, str]:
 def ensure() -> E2ECluster:
     """The cluster with the image under test in it."""
     context = os.environ.get("MEMPLANE_E2E_CONTEXT")
+    repository, _, named = os.environ.get("MEMPLANE_E2E_IMAGE", "").rpartition(":")
     if context:
-        image = os.environ.get("MEMPLANE_E2E_IMAGE", "")
-        repository, _, tag = image.rpartition(":")
         if not repository:
             raise ClusterError(
                 "MEMPLANE_E2E_IMAGE must name the image under test, with a tag, for MEMPLANE_E2E_CONTEXT"
             )
-        return E2ECluster(dict(os.environ), context, repository, tag, scripted=False)
-    tag, scripts = source_tag(), _scripts()
+        return E2ECluster(dict(os.environ), context, repository, named, scripted=False)
+    tag, scripts = named or source_tag(), _scripts()
+    image = f"{repository or 'memplane'}:{tag}"
     if scripts is not None:
         environment = _scripted(scripts)
-        _call(str(scripts / "build-image"), str(ROOT), f"memplane:{tag}")
-        return E2ECluster(environment, f"kind-{NAME}", "memplane", tag, scripted=True)
+        if not named:
+            _call(str(scripts / "build-image"), str(ROOT), image)
+        return E2ECluster(environment, f"kind-{NAME}", image.rpartition(":")[0], tag, scripted=True)
     for tool in ("kind", "docker", "kubectl", "helm"):
         if shutil.which(tool) is None:
             raise ClusterError(f"{tool} is not on PATH: install it, or name a cluster by MEMPLANE_E2E_CONTEXT")
     if NAME not in _call("kind", "get", "clusters").split():
         _call("kind", "create", "cluster", "--name", NAME, "--wait", "180s")
-    _call("docker", "build", "-t", f"memplane:{tag}", ".")
-    _call("kind", "load", "docker-image", f"memplane:{tag}", "--name", NAME)
-    return E2ECluster(dict(os.environ), f"kind-{NAME}", "memplane", tag, scripted=False)
+    if not named:
+        _call("docker", "build", "-t", image, ".")
+        _call("kind", "load", "docker-image", image, "--name", NAME)
+    return E2ECluster(dict(os.environ), f"kind-{NAME}", image.rpartition(":")[0], tag, scripted=False)
 
 
 if __name__ == "__main__":

@@ -175,6 +175,7 @@ def make_space(
     for space in made:
         if failed:
             keep(space, ARTIFACTS / request.node.name)
+            sys.stderr.write(state(space))
         try:
             kube.core.delete_namespace(space.name)
         except kubernetes.client.ApiException as error:
@@ -198,6 +199,17 @@ def keep(space: Space, folder: Path) -> None:
         (folder / f"{name}.log").write_text(run("-n", space.name, "logs", name, "--all-containers", check=False))
     selector = "app.kubernetes.io/name=memplane-operator"
     (folder / "operator.log").write_text(run("-n", SYSTEM, "logs", "-l", selector, "--tail=2000", check=False))
+
+
+def state(space: Space) -> str:
+    """A failed test's backends and pods in a few lines; everything else is in the files that `keep` wrote."""
+    conditions = (
+        "-o=jsonpath={range .items[*]}{.metadata.name}{'\\n'}{range .status.conditions[*]}"
+        "  {.type}={.status} {.reason}: {.message}{'\\n'}{end}{end}"
+    )
+    lines = space.cluster.kubectl("-n", space.name, "get", "memorybackends", conditions, check=False).splitlines()
+    lines += space.cluster.kubectl("-n", space.name, "get", "pods", check=False).splitlines()
+    return "\n".join([f"\n{space.name}:", *(line[:200] for line in lines[:40]), ""])
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import kopf
 import kubernetes
+from pydantic import ValidationError
 
 from memplane_operator.api.crd import GROUP, PLURAL, VERSION
 from memplane_operator.cluster import SECRETS, Cluster
@@ -142,10 +143,22 @@ async def _first(*waits: Any) -> None:
         task.cancel()
 
 
+def _wrong_settings(error: ValidationError) -> str:
+    """One line for each setting that is missing or wrong, by the name of its environment variable."""
+    lines = [
+        f"  MEMPLANE_OPERATOR_{'_'.join(str(part) for part in entry['loc']).upper()}: {entry['msg']}"
+        for entry in error.errors(include_url=False, include_input=False)
+    ]
+    return "\n".join(["the operator's settings are wrong:", *lines])
+
+
 def main() -> None:
     """Entry point of the operator's container."""
     configure()
-    settings = OperatorSettings()
+    try:
+        settings = OperatorSettings()
+    except ValidationError as error:
+        raise SystemExit(_wrong_settings(error)) from None
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         kubernetes.config.load_incluster_config()  # type: ignore[no-untyped-call]
     else:

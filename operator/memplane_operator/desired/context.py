@@ -47,7 +47,7 @@ class Facts:
     """What the operator found out before it builds: its own image, the cluster's abilities, content of Secrets.
 
     `checksums` maps "SECRET/KEY" to a keyed digest of the value, so that a changed Secret rolls pods and its content
-    shows nowhere. `live_replicas` maps Deployment names to the number that runs now.
+    shows nowhere.
     """
 
     operator_image: str
@@ -55,7 +55,6 @@ class Facts:
     keda: bool = False
     service_monitors: bool = False
     checksums: Mapping[str, str] = field(default_factory=dict)
-    live_replicas: Mapping[str, int] = field(default_factory=dict)
 
     def image(self, image: Image | None) -> str:
         """The image reference of a backend's pods."""

@@ -44,58 +44,76 @@ def pod_template(
     restart: str = "Always",
 ) -> Manifest:
     """Template of a pod that runs `memplane ARGS`."""
-    image = backend.spec.image
-    container: Manifest = {
-        "name": "memplane",
-        "image": facts.image(image),
-        "imagePullPolicy": image.pull_policy if image else facts.pull_policy,
-        "args": list(args),
-        "env": [{"name": "MEMPLANE_CONFIG_FILE", "value": CONFIG_PATH}, *_environment(env or {})],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/etc/memplane", "readOnly": True},
-            {"name": "secrets", "mountPath": SECRET_PATH, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
-        ],
-        **(probes or {}),
-    }
+    container = _container(backend, facts, args, env or {})
+    container |= probes or {}
     if port is not None:
         container["ports"] = [{"name": "http", "containerPort": port, "protocol": "TCP"}]
     if resources is not None:
         container["resources"] = resources.model_dump(by_alias=True, exclude_none=True)
-    spec: Manifest = {
-        "serviceAccountName": backend.name,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": grace_seconds,
-        "restartPolicy": restart,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": [
-            {"name": "config", "configMap": {"name": config_name(backend), "defaultMode": 0o444}},
-            {"name": "secrets", "projected": {"defaultMode": 0o440, "sources": _sources(backend)}},
-            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
-        ],
-    }
-    if image is not None and image.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in image.pull_secrets]
     return {
         "metadata": {
             "labels": labels(backend, component),
             "annotations": {CHECKSUM_ANNOTATION: inputs_digest(backend, facts)},
         },
-        "spec": spec,
+        "spec": {
+            "serviceAccountName": backend.name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": grace_seconds,
+            "restartPolicy": restart,
+            "securityContext": _POD_SECURITY,
+            "containers": [container],
+            "volumes": _volumes(backend),
+            **_pull_secrets(backend),
+        },
     }
+
+
+_POD_SECURITY: Manifest = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY: Manifest = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def _container(backend: Backend, facts: Facts, args: Sequence[str], env: Mapping[str, str]) -> Manifest:
+    """The one container: settings and Secrets mounted read-only, a small /tmp as the only place to write."""
+    image = backend.spec.image
+    return {
+        "name": "memplane",
+        "image": facts.image(image),
+        "imagePullPolicy": image.pull_policy if image else facts.pull_policy,
+        "args": list(args),
+        "env": [{"name": "MEMPLANE_CONFIG_FILE", "value": CONFIG_PATH}, *_environment(env)],
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/etc/memplane", "readOnly": True},
+            {"name": "secrets", "mountPath": SECRET_PATH, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
+        ],
+    }
+
+
+def _volumes(backend: Backend) -> list[Manifest]:
+    return [
+        {"name": "config", "configMap": {"name": config_name(backend), "defaultMode": 0o444}},
+        {"name": "secrets", "projected": {"defaultMode": 0o440, "sources": _sources(backend)}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+    ]
+
+
+def _pull_secrets(backend: Backend) -> Manifest:
+    image = backend.spec.image
+    if image is None or not image.pull_secrets:
+        return {}
+    return {"imagePullSecrets": [{"name": name} for name in image.pull_secrets]}
 
 
 def _environment(env: Mapping[str, str]) -> list[Manifest]:
