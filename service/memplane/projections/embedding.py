@@ -11,14 +11,17 @@ import math
 import sys
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from memplane.contracts import EmbeddingProvider
+from memplane.contracts import EmbeddingProvider, Purpose
 from memplane.errors import MemplaneError, RetrievalError, TargetUnavailable
 from memplane.outbox.events import TEXT_CHARACTERS
 
 if TYPE_CHECKING:
+    from memplane.projections.generation import VectorSpace
     from memplane.schema.database import Database
+    from memplane.signal import Signal
 
 MAX_CHARACTERS = TEXT_CHARACTERS
 """About 2,000 to 8,000 tokens, which the common embedding models accept."""
@@ -53,6 +56,21 @@ class VectorInvalid(MemplaneError):  # noqa: N818 - reads as what the vector is
     """A provider gave a vector of the wrong length, or one that is not finite."""
 
 
+@dataclass(frozen=True, slots=True)
+class AbsentProvider:
+    """Stands in for a model that no setting names: what is stored of it can be read, nothing can be added."""
+
+    model: str
+    revision: str
+    dimensions: int
+
+    async def embed(
+        self, contents: Sequence[str], *, purpose: Purpose, signal: Signal | None = None
+    ) -> list[Sequence[float]]:
+        """Raises `TargetUnavailable`."""
+        raise TargetUnavailable("embedding", "no setting names the model of this generation")
+
+
 class StoredEmbeddings:
     """The vectors of one provider, from the database where they are known."""
 
@@ -78,6 +96,16 @@ class StoredEmbeddings:
             await self._store(fresh)
             known.update(fresh)
         return [known[(tenant, digest)] for tenant, digest, _ in items]
+
+    @property
+    def absent(self) -> bool:
+        """Whether no provider stands behind them."""
+        return isinstance(self.provider, AbsentProvider)
+
+    def without_provider(self, space: VectorSpace) -> StoredEmbeddings:
+        """The stored vectors of another model, for which there is no provider."""
+        provider = AbsentProvider(space.model, space.revision, space.dimensions)
+        return StoredEmbeddings(self.database, provider, self._embed, batch_size=self._batch_size)
 
     async def healthy(self) -> bool:
         """Whether the provider embeds a short text; never raises."""

@@ -1,7 +1,9 @@
 """Which collection and embedding model are in use: one active row of `projection_generation` per target (design 7).
 
 Readers and workers take the collection's name and the model from that row, never from an alias or the settings alone.
-Settings that name another model are refused: a change of model is a rebuild under a new generation.
+A change of model is a rebuild under a new generation (`memplane.rebuild`), which is `building` beside the active one
+until it is switched. Workers write both: they read the rows (`read_written`) after the truth, so whoever does not see
+the building row has read a truth that is older than the row, which the rebuild itself copies (decision 0018).
 """
 
 from __future__ import annotations
@@ -64,9 +66,14 @@ class Generation:
         }
 
 
-_READ = """
-SELECT id, target, state, collection, embedding_model, embedding_revision, dimensions
-FROM {schema}.projection_generation WHERE target = $1 AND state = 'active'
+COLUMNS = "id, target, state, collection, embedding_model, embedding_revision, dimensions"
+"""What `generation_of` reads of a row."""
+
+_READ = f"SELECT {COLUMNS} FROM {{schema}}.projection_generation WHERE target = $1 AND state = 'active'"
+
+_READ_WRITTEN = f"""
+SELECT {COLUMNS} FROM {{schema}}.projection_generation WHERE target = $1 AND state IN ('active', 'building')
+ORDER BY state = 'active' DESC
 """
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
@@ -76,7 +83,7 @@ _NEXT_ID = "SELECT nextval(pg_get_serial_sequence($1, 'id'))"
 _INSERT = """
 INSERT INTO {schema}.projection_generation
     (id, target, state, collection, embedding_model, embedding_revision, dimensions, activated_at)
-VALUES ($1, $2, 'active', $3, $4, $5, $6, now())
+VALUES ($1, $2, $7, $3, $4, $5, $6, CASE WHEN $7 = 'active' THEN now() END)
 """
 
 
@@ -85,34 +92,52 @@ async def read_generation(database: Database, target: Target) -> Generation | No
     async with database.acquire() as connection:
         backend = str(await read_identity_on(connection, database))
         row = await connection.fetchrow(database.sql(_READ), target.value)
-    return _generation(row, backend) if row is not None else None
+    return generation_of(row, backend) if row is not None else None
+
+
+async def read_written(database: Database, target: Target, backend: str) -> list[Generation]:
+    """The generations that every event has to reach: the active one first, then the one that is being built.
+
+    Read it after the truth that is to be written (decision 0018). `backend` is the identity that the process has
+    checked when it started.
+    """
+    async with database.acquire() as connection:
+        rows = await connection.fetch(database.sql(_READ_WRITTEN), target.value)
+    return [generation_of(row, backend) for row in rows]
 
 
 async def ensure_generation(database: Database, target: Target, space: VectorSpace | None = None) -> Generation:
     """The active generation, made by whichever process comes first. `space` is needed for Milvus.
 
-    Raises `IdentityError` when the active generation was made with another model, revision or dimension.
+    Raises `IdentityError` for a cloned database. Whether the settings fit the generation, `check_space` tells.
     """
     async with database.transaction() as connection:
         backend = str(await read_identity_on(connection, database))
-        await connection.execute(_LOCK, f"memplane:generation:{database.settings.schema_name}:{target}")
+        await lock_generations(connection, database, target)
         row = await connection.fetchrow(database.sql(_READ), target.value)
         if row is None:
-            return await _insert(connection, database, target, backend, space)
-    generation = _generation(row, backend)
-    if space is not None:
-        check_space(generation, space)
-    return generation
+            return await insert_generation(connection, database, target, backend, space)
+    return generation_of(row, backend)
 
 
-def check_space(generation: Generation, space: VectorSpace) -> None:
-    """Raise `IdentityError` unless the generation holds vectors of this model, revision and dimension."""
-    made = (generation.model, generation.revision, generation.dimensions)
-    asked = (space.model, space.revision, space.dimensions)
-    if made != asked:
+async def lock_generations(connection: Connection, database: Database, target: Target) -> None:
+    """Until the end of the transaction nobody else makes or switches generations of the target."""
+    await connection.execute(_LOCK, f"memplane:generation:{database.settings.schema_name}:{target}")
+
+
+def same_space(one: VectorSpace, other: VectorSpace) -> bool:
+    """Whether vectors of both can be compared: same model, revision and dimensions."""
+    return _space(one) == _space(other)
+
+
+def check_space(generation: Generation, *spaces: VectorSpace) -> None:
+    """Raise `IdentityError` unless one of `spaces` is the generation's: model, revision and dimensions."""
+    if not any(same_space(generation, space) for space in spaces):
+        named = " and ".join(_named(*_space(space)) for space in spaces)
         raise IdentityError(
-            f"The active generation of {generation.target} holds vectors of {_named(*made)}, "
-            f"but the settings name {_named(*asked)}. Restore the settings, or run `memplane rebuild milvus`"
+            f"The active generation of {generation.target} holds vectors of {_named(*_space(generation))}, "
+            f"but the settings name {named}. Restore the settings, or name the old model in embedding_previous and "
+            "run `memplane rebuild milvus`"
         )
 
 
@@ -122,19 +147,29 @@ def collection_name(backend: str, generation: int, space: VectorSpace) -> str:
     return f"memplane_{backend.replace('-', '')[:16]}_{digest}_{space.dimensions}_g{generation}"
 
 
-async def _insert(
-    connection: Connection, database: Database, target: Target, backend: str, space: VectorSpace | None
+async def insert_generation(
+    connection: Connection,
+    database: Database,
+    target: Target,
+    backend: str,
+    space: VectorSpace | None,
+    *,
+    state: str = "active",
 ) -> Generation:
+    """A new row in `state`; the target's lock (`lock_generations`) must be held."""
     number = int(await connection.fetchval(_NEXT_ID, f"{database.schema}.projection_generation"))
     model, revision, dimensions, collection = None, None, None, None
     if space is not None:
         model, revision, dimensions = space.model, space.revision, space.dimensions
         collection = collection_name(backend, number, space)
-    await connection.execute(database.sql(_INSERT), number, target.value, collection, model, revision, dimensions)
-    return Generation(number, target, "active", backend, collection or "", model or "", revision or "", dimensions or 0)
+    await connection.execute(
+        database.sql(_INSERT), number, target.value, collection, model, revision, dimensions, state
+    )
+    return Generation(number, target, state, backend, collection or "", model or "", revision or "", dimensions or 0)
 
 
-def _generation(row: Mapping[str, Any], backend: str) -> Generation:
+def generation_of(row: Mapping[str, Any], backend: str) -> Generation:
+    """A row of `projection_generation` (`COLUMNS`) of this backend."""
     return Generation(
         id=row["id"],
         target=Target(row["target"]),
@@ -145,6 +180,10 @@ def _generation(row: Mapping[str, Any], backend: str) -> Generation:
         revision=row["embedding_revision"] or "",
         dimensions=row["dimensions"] or 0,
     )
+
+
+def _space(space: VectorSpace) -> tuple[str, str, int]:
+    return space.model, space.revision, space.dimensions
 
 
 def _named(model: str, revision: str, dimensions: int) -> str:

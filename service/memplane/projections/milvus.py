@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memplane.contracts import JSON
-from memplane.errors import TargetUnavailable
+from memplane.errors import MemplaneError, TargetUnavailable
 from memplane.outbox.events import Needs, Outcome, Target, Task, TaskFailed, Verdict
 from memplane.projections.decide import Decision, Held, decide_delete, decide_upsert, delete_version
 from memplane.projections.embedding import StoredEmbeddings
 from memplane.projections.errors import ProjectionMissing, TargetTimeout
-from memplane.projections.generation import Generation, ensure_generation
+from memplane.projections.generation import Generation
 from memplane.projections.milvus_client import MilvusConnection
-from memplane.projections.milvus_collection import ensure_collection
+from memplane.projections.milvus_generations import MilvusGenerations, Written
 from memplane.projections.milvus_row import expected
 from memplane.schema.database import Database
 
@@ -66,15 +66,27 @@ class _Plan:
 
 
 class MilvusProjection:
-    """A `ProjectionTarget` over the active generation's collection."""
+    """A `ProjectionTarget` over the collections of the active generation and of one that is being built.
 
-    def __init__(self, database: Database, milvus: MilvusConnection, embeddings: StoredEmbeddings) -> None:
+    `previous`: the model of the active generation while the settings name another one for the next. `only`: nothing
+    but this generation, for a rebuild.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        milvus: MilvusConnection,
+        embeddings: StoredEmbeddings,
+        previous: StoredEmbeddings | None = None,
+        *,
+        only: Generation | None = None,
+    ) -> None:
         self.database = database
         self.milvus = milvus
         self.embeddings = embeddings
-        self._generation: Generation | None = None
-        self._starting = asyncio.Lock()
-        self._embedding_away = False
+        known = [embeddings] if previous is None else [embeddings, previous]
+        self._generations = MilvusGenerations(database, milvus, known, only=only)
+        self._embedding_away: StoredEmbeddings | None = None
 
     @property
     def name(self) -> Target:
@@ -89,28 +101,39 @@ class MilvusProjection:
 
         Raises `IdentityError` when the collection or the generation does not fit, `TargetUnavailable`.
         """
-        await self.generation()
+        await self._generations.start()
 
     async def generation(self) -> Generation:
-        """The generation that is written; its collection exists."""
-        async with self._starting:
-            if self._generation is None:
-                generation = await ensure_generation(self.database, Target.MILVUS, self.embeddings.provider)
-                await ensure_collection(self.milvus, generation)
-                self._generation = generation
-            return self._generation
+        """The generation that is read and compared: the active one; its collection exists."""
+        await self._generations.start()
+        return (await self._generations.written())[0].generation
 
     async def close(self) -> None:
         """Close the connection to Milvus. Idempotent."""
         await self.milvus.close()
 
     async def healthy(self) -> bool:
-        """Whether Milvus answers, and the embedding provider too if it was away when last asked."""
-        if self._embedding_away:
-            if not await self.embeddings.healthy():
+        """Whether Milvus answers, and whatever else was away when last asked: the truth, the embedding provider.
+
+        A model that no setting names is away for as long as a generation needs it.
+        """
+        return await self._supported() and await self.milvus.healthy()
+
+    async def _supported(self) -> bool:
+        away = self._embedding_away
+        if away is None and not self._generations.away:
+            return True
+        try:
+            written = await self._generations.written()
+        except (MemplaneError, TimeoutError):
+            return False
+        if away is not None:
+            if away.absent and any(one.embeddings.absent for one in written):
                 return False
-            self._embedding_away = False
-        return await self.milvus.healthy()
+            if not away.absent and not await away.healthy():
+                return False
+            self._embedding_away = None
+        return True
 
     async def project(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[Outcome]:
         """See `ProjectionTarget.project`. `timeout` in seconds covers everything, embedding included.
@@ -126,16 +149,29 @@ class MilvusProjection:
 
     async def _project_existing(self, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
         try:
-            return await self._project(await self.generation(), tasks, deadline)
+            return await self._project_all(tasks, deadline)
         except ProjectionMissing:
-            # Somebody dropped the collection. It is made anew; what it held is missing until a full repair.
-            self._generation = None
+            # Somebody dropped a collection. If its generation is still written, it is made anew; what it held is
+            # missing until a full repair.
+            pass
         try:
-            return await self._project(await self.generation(), tasks, deadline)
+            return await self._project_all(tasks, deadline)
         except ProjectionMissing:
             raise TargetUnavailable("milvus", "its collection vanishes") from None
 
-    async def _project(self, generation: Generation, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
+    async def _project_all(self, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
+        """Into every generation, the active one first. The outcome is that of the active one."""
+        outcomes: list[Sequence[Outcome]] = []
+        for written in await self._generations.written():
+            try:
+                outcomes.append(await self._project(written, tasks, deadline))
+            except ProjectionMissing:
+                self._generations.forget(written.generation)
+                raise
+        return outcomes[0]
+
+    async def _project(self, written: Written, tasks: Sequence[Task], deadline: float) -> Sequence[Outcome]:
+        generation = written.generation
         plans = [_plan(task, generation) for task in tasks]
         held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline, "Bounded")
         for plan in plans:
@@ -144,7 +180,7 @@ class MilvusProjection:
         for _ in range(ROUNDS):
             if not pending:
                 return [Outcome(plan.decision.verdict) for plan in plans]
-            await self._write(generation, pending, deadline)
+            await self._write(written, pending, deadline)
             held = await self._held(generation, (plan.task.truth.memory_id for plan in pending), deadline)
             pending = [plan for plan in pending if not self._confirmed(plan, held)]
         if not pending:
@@ -160,13 +196,17 @@ class MilvusProjection:
     async def settled(self, tasks: Sequence[Task], *, timeout: float) -> Sequence[bool]:
         """See `ProjectionTarget.settled`."""
         deadline = asyncio.get_running_loop().time() + timeout
-        generation = await self.generation()
-        try:
-            held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline)
-        except ProjectionMissing:
-            self._generation = None
-            raise TargetUnavailable("milvus", "its collection is missing") from None
-        return [_plan(task, generation).holds(held.get(task.truth.memory_id)) for task in tasks]
+        settled = [True] * len(tasks)
+        for written in await self._generations.written():
+            generation = written.generation
+            try:
+                held = await self._held(generation, (task.truth.memory_id for task in tasks), deadline)
+            except ProjectionMissing:
+                self._generations.forget(generation)
+                raise TargetUnavailable("milvus", "its collection is missing") from None
+            for place, task in enumerate(tasks):
+                settled[place] &= _plan(task, generation).holds(held.get(task.truth.memory_id))
+        return settled
 
     async def _held(
         self, generation: Generation, memory_ids: Iterable[int], deadline: float, consistency: str = "Strong"
@@ -184,23 +224,24 @@ class MilvusProjection:
             )
         return {row["memory_id"]: Held(row["version"], row["projection_hash"]) for row in rows}
 
-    async def _write(self, generation: Generation, plans: Sequence[_Plan], deadline: float) -> None:
+    async def _write(self, written: Written, plans: Sequence[_Plan], deadline: float) -> None:
+        generation = written.generation
         live = [plan for plan in plans if plan.row is not None]
-        for rows in _calls(live, await self._vectors(live), generation.dimensions):
+        for rows in _calls(live, await self._vectors(written.embeddings, live), generation.dimensions):
             await self.milvus.call("upsert", generation.collection, rows, timeout=_left(deadline))
         dead = [plan.task.truth.memory_id for plan in plans if plan.row is None]
         if dead:
             await self.milvus.call("delete", generation.collection, ids=dead, timeout=_left(deadline))
 
-    async def _vectors(self, plans: Sequence[_Plan]) -> Sequence[Sequence[float]]:
+    async def _vectors(self, embeddings: StoredEmbeddings, plans: Sequence[_Plan]) -> Sequence[Sequence[float]]:
         if not plans:
             return []
         truths = [plan.task.truth for plan in plans]
         items = [(truth.tenant, truth.text_hash or b"", truth.text or "") for truth in truths]
         try:
-            return await self.embeddings.vectors(items)
+            return await embeddings.vectors(items)
         except TargetUnavailable as unavailable:
-            self._embedding_away = unavailable.target == "embedding"
+            self._embedding_away = embeddings if unavailable.target == "embedding" else None
             raise
 
 
