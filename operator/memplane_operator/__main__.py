@@ -79,8 +79,8 @@ def registry(controller: Controller, health: WatchHealth) -> kopf.OperatorRegist
 
 async def run(settings: OperatorSettings) -> int:
     """Lead, then work until a signal (0), or until leadership or the watch is lost (1: the kubelet starts us anew)."""
-    cluster = Cluster()
     metrics = OperatorMetrics()
+    cluster = Cluster(observe=metrics.requested)
     health = WatchHealth(settings.stall_seconds)
     web = await serve(settings.http_port, metrics.registry, lambda: not health.stalled())
     stop = asyncio.Event()

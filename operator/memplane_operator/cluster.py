@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,12 +75,24 @@ def resource_of(manifest: Manifest) -> Resource:
     return _BY_KIND[(manifest["apiVersion"], manifest["kind"])]
 
 
+Observer = Callable[[str, str], None]
+"""Told of every request: its HTTP method and the plural of the kind. Called from threads."""
+
+
+def plural_in(path: str) -> str:
+    """The plural of the kind that a path is about; `discovery` for a path that names none."""
+    parts = path.strip("/").split("/")[2 if path.startswith("/api/") else 3 :]
+    if parts[:1] == ["namespaces"] and len(parts) > 2:
+        parts = parts[2:]
+    return parts[0] if parts else "discovery"
+
+
 class Cluster:
     """Plain verbs. Every method raises `ApiError` (`NotFound`, `Conflict`) and nothing of the client library."""
 
-    def __init__(self, client: kubernetes.client.ApiClient | None = None) -> None:
+    def __init__(self, client: kubernetes.client.ApiClient | None = None, observe: Observer | None = None) -> None:
         self._client = client or kubernetes.client.ApiClient()
-        self.calls: dict[str, int] = {}
+        self._observe = observe or (lambda verb, plural: None)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest:
         return await self._call("GET", resource.path(namespace, name))
@@ -147,7 +159,7 @@ class Cluster:
             auth_settings=["BearerToken"],
         )
         what = f"{method} {path}"
-        self.calls[method] = self.calls.get(method, 0) + 1
+        self._observe(method, plural_in(path))
         try:
             response = self._client.call_api(*parameters, _request_timeout=TIMEOUT_SECONDS)
             data: bytes = response.read()  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 
 class OperatorMetrics:
@@ -10,6 +10,7 @@ class OperatorMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.reconciles = Counter(
             "memplane_operator_reconcile_total", "Reconciliations by outcome.", ["outcome"], registry=self.registry
         )
@@ -22,6 +23,12 @@ class OperatorMetrics:
             ["kind", "verb"],
             registry=self.registry,
         )
+        self.requests = Counter(
+            "memplane_operator_api_requests_total",
+            "Requests to the API server, by HTTP method and kind; the watch is not among them.",
+            ["method", "kind"],
+            registry=self.registry,
+        )
         self.backends = Gauge("memplane_operator_backends", "Backends by readiness.", ["ready"], registry=self.registry)
         self.queue = Gauge("memplane_operator_queue_length", "Backends that wait for a worker.", registry=self.registry)
         self.leading = Gauge("memplane_operator_leading", "1 while this process leads.", registry=self.registry)
@@ -30,3 +37,7 @@ class OperatorMetrics:
             "When the backends were last listed.",
             registry=self.registry,
         )
+
+    def requested(self, method: str, kind: str) -> None:
+        """Count one request to the API server."""
+        self.requests.labels(method, kind).inc()

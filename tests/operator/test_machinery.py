@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memplane_operator.cluster import Cluster
+from memplane_operator.cluster import Cluster, plural_in
 from memplane_operator.errors import ApiError, Conflict, NotFound
 from memplane_operator.leader import Leadership
 from memplane_operator.watch_health import WatchHealth
@@ -148,3 +148,19 @@ def test_objects_that_went_away_do_not_stall_the_watch(time: list[float]) -> Non
     health.listed([])
     time[0] += 61
     assert not health.stalled()
+
+
+@pytest.mark.parametrize(
+    ("path", "plural"),
+    [
+        ("/api/v1/namespaces/agents/secrets/pg", "secrets"),
+        ("/api/v1/namespaces/agents/configmaps", "configmaps"),
+        ("/api/v1/namespaces/agents", "namespaces"),
+        ("/apis/apps/v1/namespaces/agents/deployments/memory", "deployments"),
+        ("/apis/memplane.dev/v1alpha1/memorybackends", "memorybackends"),
+        ("/apis/memplane.dev/v1alpha1/namespaces/a/memorybackends/m/status", "memorybackends"),
+        ("/apis/keda.sh/v1alpha1", "discovery"),
+    ],
+)
+def test_requests_are_counted_by_kind(path: str, plural: str) -> None:
+    assert plural_in(path) == plural

@@ -29,7 +29,6 @@ class Server(Cluster):
         self.refuse: dict[str, ApiError] = {}
         self.written: list[str] = []
         self.served = {"scaledobjects"}
-        self.calls = {}
 
     def put(self, path: str, item: dict[str, Any]) -> dict[str, Any]:
         metadata = item["metadata"]
