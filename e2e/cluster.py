@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NAME = os.environ.get("MEMPLANE_E2E_CLUSTER", "memplane")
+RELEASE, SYSTEM = "memplane", "memplane-e2e"
+"""Name and namespace of the Helm release under test."""
 SOURCES = ("Dockerfile", "pyproject.toml", "requirements-image.lock", "README.md", "service", "operator")
 
 

@@ -19,11 +19,10 @@ import kubernetes
 import pytest
 
 from e2e.calls import CLIENT, Memory, client_pod
-from e2e.cluster import ROOT, E2ECluster, ensure
+from e2e.cluster import RELEASE, ROOT, SYSTEM, E2ECluster, ensure
 from e2e.kube import Kube
 from e2e.waiting import eventually
 
-RELEASE, SYSTEM = "memplane", "memplane-e2e"
 ARTIFACTS = ROOT / ".memplane" / "e2e"
 
 

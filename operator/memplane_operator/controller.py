@@ -37,6 +37,10 @@ Key = tuple[str, str]
 """Namespace and name of a backend."""
 PROGRESS_SECONDS = 5.0
 """How soon a backend is looked at again while a Job or a rollout is under way."""
+PROGRESS_LOOKS = 24
+"""Such looks in a row at one generation; what takes longer is left to the regular resync."""
+AT_REST = frozenset({"ScaledToZero", "MigrationFailed"})
+"""Reasons for not being Ready that only a person changes: no use in looking soon."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class Controller:
     _monitors: bool = False
     _ready: dict[Key, bool] = field(default_factory=dict)
     _reported: dict[Key, float] = field(default_factory=dict)
+    _looks: dict[Key, tuple[int, int]] = field(default_factory=dict)
 
     async def discover(self) -> None:
         """Which optional kinds the cluster serves; asked at start and on every resync."""
@@ -106,6 +111,7 @@ class Controller:
         """The backend is gone."""
         self._ready.pop(key, None)
         self._reported.pop(key, None)
+        self._looks.pop(key, None)
         self._count()
 
     async def _reconcile(self, body: dict[str, Any], backend: Backend) -> float | None:
@@ -128,9 +134,22 @@ class Controller:
             findings += service_findings(backend, result.live.get(("Deployment", backend.name)), service)
             findings += worker_findings(backend, result.live)
         findings += target_findings(service, backend) + converged(service, backend)
-        is_ready = await self._report(body, backend, result, findings, service)
-        moving = bool(result.changes.applied or result.changes.pruned) or not is_ready
-        return PROGRESS_SECONDS if moving else None
+        verdict = await self._report(body, backend, result, findings, service)
+        return self._next_look(backend, result, verdict)
+
+    def _next_look(self, backend: Backend, result: Result, verdict: Finding) -> float | None:
+        """Soon while something moves, but not forever: a backend that never becomes Ready must not be polled."""
+        key = (backend.namespace, backend.name)
+        if result.changes.applied or result.changes.pruned:
+            self._looks.pop(key, None)
+            return PROGRESS_SECONDS
+        if verdict.status == "True" or verdict.reason in AT_REST:
+            self._looks.pop(key, None)
+            return None
+        generation, looks = self._looks.get(key, (backend.generation, 0))
+        looks = looks + 1 if generation == backend.generation else 1
+        self._looks[key] = (backend.generation, looks)
+        return PROGRESS_SECONDS if looks <= PROGRESS_LOOKS else None
 
     async def _facts(self, backend: Backend) -> tuple[Facts, SecretFacts]:
         await ensure_own_secrets(self.cluster, backend)
@@ -178,15 +197,15 @@ class Controller:
         result: Result,
         findings: list[Finding],
         service: dict[str, Any] | None,
-    ) -> bool:
-        """Write the status when it changed; numbers at most every `status_seconds`. Returns whether it is Ready."""
+    ) -> Finding:
+        """Write the status when it changed; numbers at most every `status_seconds`. Returns the verdict Ready."""
         document = status_document(backend, result, service, [])
         if not result.live:
             old = body.get("status") or {}
             document |= {name: old[name] for name in ("targets", "summary", "schemaVersion") if name in old}
         return await self._write(body, document, findings)
 
-    async def _write(self, body: dict[str, Any], document: dict[str, Any], findings: list[Finding]) -> bool:
+    async def _write(self, body: dict[str, Any], document: dict[str, Any], findings: list[Finding]) -> Finding:
         metadata, old = body["metadata"], body.get("status") or {}
         key: Key = (metadata["namespace"], metadata["name"])
         paused = any(finding.type == "Paused" for finding in findings)
@@ -200,14 +219,14 @@ class Controller:
         self._ready[key] = verdict.status == "True"
         self._count()
         if self._unchanged(key, old, document):
-            return verdict.status == "True"
+            return verdict
         try:
             await self.cluster.patch(BACKENDS, *key, {"status": document}, subresource="status")
         except NotFound:
-            return False
+            return verdict
         self._reported[key] = time.monotonic()
         await self._announce(body, old, document)
-        return verdict.status == "True"
+        return verdict
 
     def _unchanged(self, key: Key, old: dict[str, Any], new: dict[str, Any]) -> bool:
         if all(old.get(name) == value for name, value in new.items()):

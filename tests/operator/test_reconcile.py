@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from memplane_operator.cluster import BACKENDS, Cluster, Resource
-from memplane_operator.controller import Controller
+from memplane_operator.controller import PROGRESS_LOOKS, Controller
 from memplane_operator.deletion import FINALIZER
 from memplane_operator.errors import ApiError, NotFound
 from memplane_operator.metrics import OperatorMetrics
@@ -197,6 +197,26 @@ async def test_a_second_look_writes_nothing(server: Server, controller: Controll
     before = list(server.written)
     assert await controller.look(KEY) is None
     assert server.written == before
+
+
+async def test_a_backend_that_does_not_become_ready_is_not_polled_forever(
+    server: Server, controller: Controller
+) -> None:
+    declare(server, BOTH)
+    soon = [await controller.look(KEY) for _ in range(PROGRESS_LOOKS + 2)]
+    assert all(again is not None for again in soon[: PROGRESS_LOOKS + 1])
+    assert soon[-1] is None, "the regular resync looks after it"
+    declare(server, BOTH, generation=2)
+    assert await controller.look(KEY) is not None, "a new spec is followed closely again"
+
+
+async def test_a_backend_without_replicas_is_at_rest(server: Server, controller: Controller) -> None:
+    declare(server, {**MINIMAL, "service": {"replicas": 0}})
+    await controller.look(KEY)
+    finish(server)
+    assert await controller.look(KEY) is not None, "something was applied"
+    assert await controller.look(KEY) is None
+    assert conditions(server)["Ready"] == ("False", "ScaledToZero")
 
 
 async def test_a_failed_migration_leaves_the_running_release_alone(server: Server, controller: Controller) -> None:
