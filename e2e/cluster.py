@@ -37,10 +37,18 @@ class E2ECluster:
     tag: str
     scripted: bool
 
-    def run(self, *command: str, timeout: float = 600, check: bool = True) -> str:
+    def run(
+        self, *command: str, timeout: float = 600, check: bool = True, environment: dict[str, str] | None = None
+    ) -> str:
         """A command against the cluster; its output. Raises `ClusterError` with the end of it when it fails."""
         done = subprocess.run(
-            command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+            command,
+            env=environment or self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
         if check and done.returncode != 0:
             raise ClusterError(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-3000:]}")
@@ -65,6 +73,9 @@ def source_tag() -> str:
     return f"e2e-{digest.hexdigest()[:12]}"
 
 
+IMAGES = ("python", "postgres", "milvus", "neo4j", "keda", "metrics-server")
+
+
 def _scripts() -> Path | None:
     named = os.environ.get("MEMPLANE_CLUSTER_SCRIPTS")
     return Path(named) if named else None
@@ -81,9 +92,10 @@ def _call(*command: str, environment: dict[str, str] | None = None, timeout: flo
 
 def _scripted(scripts: Path) -> dict[str, str]:
     """Bring the cluster and the databases' images up with the scripts; the environment they want."""
-    sys.stderr.write(_call(str(scripts / "up")))
-    sys.stderr.write(_call(str(scripts / "images"), "python", "postgres", "milvus", "neo4j", "keda", "metrics-server"))
-    exported = _call("bash", "-c", f'eval "$({scripts / "env"})"; env -0')
+    named = {**os.environ, "CLUSTER_NAME": NAME}
+    sys.stderr.write(_call(str(scripts / "up"), environment=named))
+    sys.stderr.write(_call(str(scripts / "images"), *IMAGES, environment=named))
+    exported = _call("bash", "-c", f'eval "$({scripts / "env"})"; env -0', environment=named)
     environment = dict(line.split("=", 1) for line in exported.split("\0") if "=" in line)
     for addon in ("metrics-server", "keda"):
         sys.stderr.write(_call(str(scripts / "addons" / addon), environment=environment))
@@ -105,7 +117,7 @@ def ensure() -> E2ECluster:
     if scripts is not None:
         environment = _scripted(scripts)
         if not named:
-            _call(str(scripts / "build-image"), str(ROOT), image)
+            _call(str(scripts / "build-image"), str(ROOT), image, environment=environment)
         return E2ECluster(environment, f"kind-{NAME}", image.rpartition(":")[0], tag, scripted=True)
     for tool in ("kind", "docker", "kubectl", "helm"):
         if shutil.which(tool) is None:
