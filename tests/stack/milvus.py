@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,28 +27,10 @@ def start(folder: Path) -> Server:
     data.mkdir()
     # Unpacking the server takes a quarter of a minute; it is kept outside the tree.
     (data / "bin").symlink_to(cache_folder(f"milvus-{VERSION}"))
+    # Left alone, the etcd inside takes fixed ports, so that a machine had room for one Milvus only.
+    _etcd_configuration(data / "etcd.yaml")
     port = free_port()
-    process = spawn(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from milvus import main; sys.exit(main())",
-            "--data",
-            str(data),
-            "--proxy-port",
-            str(port),
-            "--authorization-enabled",
-            "true",
-        ],
-        log=log,
-        cwd=data,
-        # Left alone, the etcd inside takes fixed ports, so that a machine had room for one Milvus only.
-        # A strong read waits for the next tick: 200 ms as shipped, which would be most of the tests' time.
-        env={
-            "ETCD_CONFIG_PATH": str(_etcd_configuration(data / "etcd.yaml")),
-            "PROXY_TIMETICKINTERVAL": "25",
-        },
-    )
+    process = _spawn(data, port)
     address = f"http://127.0.0.1:{port}"
     password = secrets.token_hex(12)
 
@@ -60,19 +43,54 @@ def start(folder: Path) -> Server:
 
     wait_ready("Milvus", process, probe, seconds=300, log=log)
     server = Server(port=port, user="root", password=password, group=process.pid, data=data)
+    _wait_accepted(server, process)
+    return server
 
+
+def start_again(server: Server) -> Server:
+    """Start the server on its existing data at the same address, after a crash too. Its group is a new one."""
+    assert server.data is not None
+    process = _spawn(server.data, server.port)
+    server = server.model_copy(update={"group": process.pid})
+    _wait_accepted(server, process)
+    return server
+
+
+def _spawn(data: Path, port: int) -> subprocess.Popen[bytes]:
+    return spawn(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from milvus import main; sys.exit(main())",
+            "--data",
+            str(data),
+            "--proxy-port",
+            str(port),
+            "--authorization-enabled",
+            "true",
+        ],
+        log=data.with_suffix(".log"),
+        cwd=data,
+        # A strong read waits for the next tick: 200 ms as shipped, which would be most of the tests' time.
+        env={"ETCD_CONFIG_PATH": str(data / "etcd.yaml"), "PROXY_TIMETICKINTERVAL": "25"},
+    )
+
+
+def _wait_accepted(server: Server, process: subprocess.Popen[bytes]) -> None:
     def accepted() -> None:
-        client = MilvusClient(uri=address, token=f"root:{password}", timeout=5)
+        client = MilvusClient(
+            uri=f"http://127.0.0.1:{server.port}", token=f"{server.user}:{server.password}", timeout=5
+        )
         try:
             client.list_collections()
         finally:
             client.close()
 
-    wait_ready("Milvus", process, accepted, seconds=60, log=log)
-    return server
+    assert server.data is not None
+    wait_ready("Milvus", process, accepted, seconds=120, log=server.data.with_suffix(".log"))
 
 
-def _etcd_configuration(path: Path) -> Path:
+def _etcd_configuration(path: Path) -> None:
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     path.write_text(
         f"listen-client-urls: {client}\n"
@@ -85,4 +103,3 @@ def _etcd_configuration(path: Path) -> Path:
         "auto-compaction-retention: '1000'\n",
         encoding="utf-8",
     )
-    return path

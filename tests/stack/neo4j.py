@@ -30,29 +30,13 @@ FIRST_PASSWORD = "neo4j"  # what a new server starts with; replaced before anybo
 
 def start(folder: Path) -> Server:
     """Start an empty server with its home in `folder`/neo4j."""
-    libraries = fetch()
+    fetch()
     home, log = folder / "neo4j", folder / "neo4j.log"
     shutil.rmtree(home, ignore_errors=True)
     (home / "conf").mkdir(parents=True)
     port, password = free_port(), secrets.token_urlsafe(18)
     (home / "conf" / "neo4j.conf").write_text(CONFIGURATION.format(port=port), encoding="utf-8")
-    process = spawn(
-        [
-            "java",
-            "-Xms256m",
-            "-Xmx512m",
-            "-XX:+UseSerialGC",
-            "--add-opens=java.base/java.nio=ALL-UNNAMED",
-            "--add-opens=java.base/java.lang=ALL-UNNAMED",
-            "-cp",
-            f"{libraries}/*",
-            "org.neo4j.server.CommunityEntryPoint",
-            f"--home-dir={home}",
-            f"--config-dir={home / 'conf'}",
-        ],
-        log=log,
-        cwd=home,
-    )
+    process = _spawn(home)
 
     def probe() -> None:
         # A probe that changed the password and then lost its connection must not lock itself out.
@@ -75,6 +59,41 @@ def start(folder: Path) -> Server:
 
     wait_ready("Neo4j", process, probe, seconds=240, log=log)
     return Server(port=port, user="neo4j", password=password, group=process.pid, data=home)
+
+
+def start_again(server: Server) -> Server:
+    """Start the server on its existing home at the same address, after a crash too. Its group is a new one."""
+    assert server.data is not None
+    process = _spawn(server.data)
+
+    def probe() -> None:
+        auth = (server.user, server.password)
+        with GraphDatabase.driver(f"bolt://127.0.0.1:{server.port}", auth=auth) as driver:
+            driver.execute_query("RETURN 1")
+
+    wait_ready("Neo4j", process, probe, seconds=120, log=server.data.with_suffix(".log"))
+    return server.model_copy(update={"group": process.pid})
+
+
+def _spawn(home: Path) -> subprocess.Popen[bytes]:
+    libraries = fetch()
+    return spawn(
+        [
+            "java",
+            "-Xms256m",
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            "--add-opens=java.base/java.nio=ALL-UNNAMED",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",
+            "-cp",
+            f"{libraries}/*",
+            "org.neo4j.server.CommunityEntryPoint",
+            f"--home-dir={home}",
+            f"--config-dir={home / 'conf'}",
+        ],
+        log=home.with_suffix(".log"),
+        cwd=home,
+    )
 
 
 def fetch() -> Path:

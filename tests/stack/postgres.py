@@ -45,7 +45,7 @@ CONFIGURATION = {
 
 def start(folder: Path) -> Server:
     """Create a new cluster in `folder`/postgres and start it. Any older one there is removed."""
-    data, log = folder / "postgres", folder / "postgres.log"
+    data = folder / "postgres"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
     programs = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
@@ -65,8 +65,17 @@ def start(folder: Path) -> Server:
     password_file.unlink()
     with (data / "postgresql.conf").open("a", encoding="utf-8") as configuration:
         configuration.writelines(f"{name} = {value}\n" for name, value in CONFIGURATION.items())
-    process = spawn([*prefix, str(programs / "postgres"), "-D", str(data), "-p", str(port)], log=log)
-    server = Server(port=port, user="memplane", password=password, group=process.pid, data=data)
+    return start_again(Server(port=port, user="memplane", password=password, data=data))
+
+
+def start_again(server: Server) -> Server:
+    """Start the server of an existing cluster at the same address, after a crash too. Its group is a new one."""
+    assert server.data is not None
+    data, log = server.data, server.data.with_suffix(".log")
+    programs = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+    prefix = _as_system_user(data, programs)
+    process = spawn([*prefix, str(programs / "postgres"), "-D", str(data), "-p", str(server.port)], log=log)
+    server = server.model_copy(update={"group": process.pid})
     wait_ready("PostgreSQL", process, lambda: asyncio.run(_probe(server)), seconds=120, log=log)
     return server
 
