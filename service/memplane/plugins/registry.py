@@ -40,6 +40,8 @@ class Resources:
     database: Database | None = None
     """The pool on the truth."""
     embedding: EmbeddingProvider | None = None
+    embedding_previous: EmbeddingProvider | None = None
+    """The model of the vectors in use while `embedding` is to replace it."""
     store: StoreBackend | None = None
     """The chosen store; given to search plugins."""
     milvus: object | None = None

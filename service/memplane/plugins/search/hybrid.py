@@ -21,7 +21,7 @@ from memplane.plugins.search.cancel import until_aborted
 from memplane.plugins.search.graph import GraphSearch
 from memplane.plugins.search.hydrate import Hydration
 from memplane.plugins.search.own import refuse_foreign_store
-from memplane.plugins.search.request import parse_request
+from memplane.plugins.search.request import HYBRID, parse_request
 from memplane.plugins.search.search import Branches, Search
 from memplane.plugins.search.settings import BRANCHES, HybridSettings
 from memplane.plugins.search.vector import VectorSearch
@@ -45,6 +45,7 @@ class HybridBackend:
         milvus: MilvusConnection | None = None,
         neo4j: Neo4jConnection | None = None,
         embedding: EmbeddingProvider | None = None,
+        embedding_previous: EmbeddingProvider | None = None,
         cache: LtmCache | None = None,
     ) -> None:
         self.settings = settings
@@ -62,20 +63,23 @@ class HybridBackend:
             guards={
                 name: Guard(name, timeout=settings.branch_timeout, cooldown=settings.cooldown) for name in BRANCHES
             },
-            vector=self._vector(milvus, embedding) if milvus is not None else None,
+            vector=self._vector(milvus, (embedding, embedding_previous)) if milvus is not None else None,
             graph=GraphSearch(database, neo4j, timeout=settings.branch_timeout) if neo4j is not None else None,
         )
 
-    def _vector(self, milvus: MilvusConnection, embedding: EmbeddingProvider | None) -> VectorSearch:
+    @property
+    def strategies(self) -> Sequence[str]:
+        """What a SEARCH may name: each branch, and all of them fused."""
+        return (*self.branches.names, HYBRID)
+
+    def _vector(self, milvus: MilvusConnection, providers: Sequence[EmbeddingProvider | None]) -> VectorSearch:
         async def embed(provider: EmbeddingProvider, texts: Sequence[str], size: int) -> Sequence[Sequence[float]]:
             return await embed_contents(provider, texts, size)
 
-        stored = None if embedding is None else StoredEmbeddings(self._database, embedding, embed)
         return VectorSearch(
             self._database,
             milvus,
-            embedding,
-            stored,
+            [StoredEmbeddings(self._database, one, embed) for one in providers if one is not None],
             unfinished=self.settings.unfinished,
             timeout=self.settings.branch_timeout,
             cooldown=self.settings.cooldown,
@@ -139,6 +143,7 @@ class HybridPlugin:
             milvus=_typed(resources.milvus, MilvusConnection),
             neo4j=_typed(resources.neo4j, Neo4jConnection),
             embedding=resources.embedding,
+            embedding_previous=resources.embedding_previous,
             cache=_typed(resources.cache, LtmCache),
         )
 

@@ -23,7 +23,7 @@ from memplane.plugins.search.graph import GraphSearch
 from memplane.plugins.search.hydrate import Hydration
 from memplane.plugins.search.ranking import Explanation, Found, Ranked, rank, replaced, without
 from memplane.plugins.search.request import HYBRID, Request
-from memplane.plugins.search.vector import VectorQuery, VectorSearch
+from memplane.plugins.search.vector import GenerationChanged, VectorQuery, VectorSearch
 from memplane.retrieval.degradation import report_degraded
 from memplane.schema.canonical import invalid
 from memplane.schema.database import CONNECT_ERRORS
@@ -38,6 +38,9 @@ SLACK: Final = 4
 GROWTH: Final = 4
 """A refill asks the branches for this many times as many memories as the round before."""
 
+
+SWITCHES: Final = 3
+"""How often a search begins anew because a rebuild has switched generations meanwhile."""
 
 AWAY: Final[tuple[type[BaseException], ...]] = (TargetUnavailable, asyncpg.QueryCanceledError, *CONNECT_ERRORS)
 """PostgreSQL does not answer, or not in time."""
@@ -212,11 +215,16 @@ class Search:
     async def _by_vector(self, asked: int) -> list[Found]:
         request, vector = self._request, self._branches.vector
         assert vector is not None
-        if self._query is None:
-            self._query = await vector.prepare(
-                self._scope, text=request.text, vector=request.vector, filter=request.filter, signal=self._signal
-            )
-        return await vector.search(self._query, limit=asked)
+        for _ in range(SWITCHES):
+            if self._query is None:
+                self._query = await vector.prepare(
+                    self._scope, text=request.text, vector=request.vector, filter=request.filter, signal=self._signal
+                )
+            try:
+                return await vector.search(self._query, limit=asked)
+            except GenerationChanged:
+                self._query = None
+        raise TargetUnavailable("milvus", "its generations change all the time")
 
     async def _relatives(self, asked: int) -> list[Found]:
         assert self._branches.graph is not None

@@ -14,7 +14,7 @@ import math
 import operator
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, TypeAlias
 
@@ -43,7 +43,8 @@ _GATE: Final = """
 SELECT EXISTS (SELECT FROM {schema}.memory_outbox AS o WHERE o.target = $1 AND o.status = 'pending')
        OR EXISTS (SELECT FROM {schema}.memory_outbox AS o WHERE o.target = $1 AND o.status = 'processing') AS waiting,
        EXISTS (SELECT FROM {schema}.memory_outbox AS o
-               WHERE o.status = 'processed' AND o.processed_at > statement_timestamp() - $2::interval) AS recent
+               WHERE o.status = 'processed' AND o.processed_at > statement_timestamp() - $2::interval) AS recent,
+       (SELECT g.id FROM {schema}.projection_generation AS g WHERE g.target = $1 AND g.state = 'active') AS generation
 """
 
 
@@ -92,16 +93,21 @@ def _texts(source: str, wanted: str, space: Space, binds: Binds) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """`stale`: memories about which Milvus may say something old. `hits`: those of them that match, compared now."""
+    """`stale`: memories about which Milvus may say something old. `hits`: those of them that match, compared now.
+
+    `generation` is the active one when this was asked. What had reached Milvus by then, that generation has; a search
+    in another one may lack it (decision 0018).
+    """
 
     stale: frozenset[int]
     hits: list[Found]
+    generation: int | None = None
 
 
 class Unfinished:
     """Finds what Milvus does not know yet, or knows in another version, and compares it itself."""
 
-    def __init__(self, database: Database, embeddings: StoredEmbeddings | None, *, embedding_seconds: float) -> None:
+    def __init__(self, database: Database, embeddings: Sequence[StoredEmbeddings], *, embedding_seconds: float) -> None:
         self._database = database
         self._embeddings = embeddings
         self._embedding_seconds = embedding_seconds
@@ -119,12 +125,13 @@ class Unfinished:
         recent = timedelta(seconds=RECENT_SECONDS)
         async with self._database.acquire() as connection:
             gate = await connection.fetchrow(self._database.sql(_GATE), Target.MILVUS.value, recent)
-        if gate is None or not (gate["waiting"] or gate["recent"]):
-            return Fresh(frozenset(), [])
+        assert gate is not None
+        if not (gate["waiting"] or gate["recent"]):
+            return Fresh(frozenset(), [], gate["generation"])
         binds = Binds(scope.tenant, scope.user, Target.MILVUS.value, recent, limit)
         wanted = LIVE if filter is None else f"({LIVE} AND {to_sql(filter, binds)})"
         statement = _UNFINISHED + _texts("unfinished AS u", wanted, space, binds)
-        return await self._compared(scope, statement, binds, vector, space)
+        return replace(await self._compared(scope, statement, binds, vector, space), generation=gate["generation"])
 
     async def current(self, scope: Scope, vector: Sequence[float], space: Space, ids: Sequence[int]) -> list[Found]:
         """The given memories as they are now: for hits whose vector belongs to another version."""
@@ -140,9 +147,10 @@ class Unfinished:
         wanted = [row for row in rows if row["wanted"]]
         missing = [row for row in wanted if row["vector"] is None]
         made: dict[int, Sequence[float]] = {}
-        if missing and self._embeddings is not None and _space(self._embeddings) == space:
+        embeddings = next((one for one in self._embeddings if _space(one) == space), None)
+        if missing and embeddings is not None:
             items = [(scope.tenant, bytes(row["text_hash"]), row["text"]) for row in missing]
-            vectors = await self._embedded(self._embeddings, items)
+            vectors = await self._embedded(embeddings, items)
             made = dict(zip((row["id"] for row in missing), vectors, strict=False))
         hits = []
         for row in wanted:

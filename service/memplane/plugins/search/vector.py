@@ -31,7 +31,8 @@ MAX_SELECTED = 10_000
 """Memories that a filter may select when Milvus cannot express it."""
 
 GENERATION_SECONDS = 5.0
-"""How long the active generation is believed; a retired collection stays much longer than that."""
+"""How long the active generation is believed. Each search checks it beside its question to Milvus, and asks again when
+it was switched; a retired collection stays much longer than that."""
 
 
 EMBEDDING_SHARE = 0.8
@@ -50,15 +51,22 @@ class VectorQuery:
     space: Space
 
 
+class GenerationChanged(Exception):  # noqa: N818 - names what happened; never leaves this package
+    """The question was made for a generation that is not the active one any more: `prepare` it again."""
+
+
 class VectorSearch:
-    """Vector search over the active generation. `clock` is monotonic, `now` is wall time."""
+    """Vector search over the active generation. `clock` is monotonic, `now` is wall time.
+
+    `embeddings`: those of the settings, the current model first. A question is always embedded by the model of the
+    generation that is searched.
+    """
 
     def __init__(
         self,
         database: Database,
         milvus: MilvusConnection,
-        provider: EmbeddingProvider | None,
-        embeddings: StoredEmbeddings | None,
+        embeddings: Sequence[StoredEmbeddings],
         *,
         unfinished: int,
         timeout: float,
@@ -68,7 +76,7 @@ class VectorSearch:
     ) -> None:
         self._database = database
         self._milvus = milvus
-        self._provider = provider
+        self._providers = [one.provider for one in embeddings]
         self._unfinished = Unfinished(database, embeddings, embedding_seconds=timeout * EMBEDDING_SHARE)
         self._limit = unfinished
         self._timeout = timeout
@@ -82,7 +90,7 @@ class VectorSearch:
     @property
     def embeds(self) -> bool:
         """Whether questions in words can be asked."""
-        return self._provider is not None
+        return bool(self._providers)
 
     async def prepare(
         self,
@@ -107,7 +115,10 @@ class VectorSearch:
         return VectorQuery(scope, vector, filter, await self._condition(scope, filter), generation, space)
 
     async def search(self, query: VectorQuery, *, limit: int) -> list[Found]:
-        """The nearest memories, best first; at most `limit`. Raises what `search_vectors` and the embeddings raise."""
+        """The nearest memories, best first; at most `limit`.
+
+        Raises `GenerationChanged`, and what `search_vectors` and the embeddings raise.
+        """
         in_milvus, fresh = await asyncio.gather(
             self._in_milvus(query, limit), self._fresh(query), return_exceptions=True
         )
@@ -116,6 +127,9 @@ class VectorSearch:
                 raise outcome
         assert isinstance(in_milvus, list)
         assert isinstance(fresh, Fresh)
+        if self._limit and fresh.generation != _id(query.generation):
+            self._generation_until = float("-inf")
+            raise GenerationChanged
         if fresh.stale:
             known = [found for found in in_milvus if found.memory_id not in fresh.stale]
             return replaced(known, fresh.hits)[:limit]
@@ -141,8 +155,10 @@ class VectorSearch:
                 timeout=self._timeout,
             )
         except ProjectionMissing:
-            # A rebuild may have retired it just now: the next search reads the row again.
             self._generation_until = float("-inf")
+            if _id(await self._active()) != query.generation.id:
+                # A rebuild has replaced it, and its time of grace is over.
+                raise GenerationChanged from None
             raise
         return [Found(*hit) for hit in hits]
 
@@ -155,7 +171,8 @@ class VectorSearch:
 
     async def _active(self) -> Generation | None:
         now = self._clock()
-        if now >= self._generation_until:
+        # Without the merge of what is unfinished, nothing would tell that it was switched.
+        if now >= self._generation_until or self._limit == 0:
             self._generation = await read_generation(self._database, Target.MILVUS)
             if self._generation is not None:
                 self._generation_until = now + GENERATION_SECONDS
@@ -164,15 +181,15 @@ class VectorSearch:
     def _space(self, generation: Generation | None) -> Space:
         if generation is not None:
             return generation.model, generation.revision, generation.dimensions
-        if self._provider is None:
+        if not self._providers:
             raise TargetUnavailable("milvus", "nothing has been projected yet")
-        return self._provider.model, self._provider.revision, self._provider.dimensions
+        return _space_of(self._providers[0])
 
     async def _embedded(self, text: str, space: Space, signal: Signal | None) -> Sequence[float]:
-        provider = self._provider
-        if provider is None:
+        if not self._providers:
             raise PluginError("INVALID_INPUT", "query.vector is required: no embedding model is configured")
-        if (provider.model, provider.revision, provider.dimensions) != space:
+        provider = next((one for one in self._providers if _space_of(one) == space), None)
+        if provider is None:
             raise TargetUnavailable("embedding", "the active generation holds vectors of another model")
         if self._clock() < self._embedding_away_until:
             raise TargetUnavailable("embedding", "the provider failed a moment ago")
@@ -208,3 +225,11 @@ class VectorSearch:
                 f"The vector index cannot express this filter, and it selects more than {MAX_SELECTED} memories",
             )
         return f"memory_id in [{', '.join(str(row['id']) for row in rows)}]" if rows else NONE
+
+
+def _id(generation: Generation | None) -> int | None:
+    return None if generation is None else generation.id
+
+
+def _space_of(provider: EmbeddingProvider) -> Space:
+    return provider.model, provider.revision, provider.dimensions
