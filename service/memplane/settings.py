@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableEnvironment
 
@@ -98,6 +98,13 @@ class OutboxSettings(Section):
     drain_seconds: float = Field(25, gt=0, le=600, description="time to finish the batches in flight after SIGTERM")
     retention_seconds: float = Field(86400, ge=0, description="how long processed events are kept")
     mode: Literal["Live", "Shadow"] = Field("Live", description="Shadow computes and counts, and writes nothing")
+
+    @property
+    def retry_span_seconds(self) -> float:
+        """The longest time from an event's first attempt to its last, each attempt as long as a lease."""
+        longest = self.retry_base_seconds * (1 + self.retry_jitter)
+        delays = (min(self.retry_max_seconds, longest * 2.0 ** min(n, 60)) for n in range(self.max_attempts - 1))
+        return sum(delays) + self.max_attempts * self.lease_seconds
 
 
 class StoreSettings(Section):
@@ -214,6 +221,103 @@ class UpkeepSettings(Section):
     batch_size: int = Field(1000, ge=1, le=10_000, description="rows per transaction")
 
 
+class PurgeSettings(Section):
+    """When what is over is removed for good (seed `002` section 10.3): by `memplane purge` or the service itself."""
+
+    retention_seconds: float = Field(
+        30 * 86400,
+        gt=0,
+        description="how long a tombstone is kept at least; more than the outbox's retry span + full_interval_seconds",
+    )
+    full_interval_seconds: float = Field(7 * 86400, gt=0, description="longest time between two full reconciliations")
+    runs_retention_seconds: float = Field(90 * 86400, ge=0, description="how long ended reconciliation runs are kept")
+    audit_retention_seconds: float = Field(
+        365 * 86400, ge=0, description="how long it is kept which memory superseded which, once both are purged"
+    )
+    batch_size: int = Field(500, ge=1, le=5000, description="rows per transaction")
+    interval_seconds: float = Field(0, ge=0, description="how often the service purges by itself; 0: never")
+
+
+Rule = Literal["exact", "near", "decay", "expiry", "policy"]
+"""What consolidation may do; each is off until it is named."""
+
+
+class ConsolidationSettings(Section):
+    """Merging, decay and expiry (seed `002` section 7): by `memplane consolidate`, or by the service itself."""
+
+    rules: tuple[Rule, ...] = Field((), description="what is done; nothing by default")
+    near_threshold: float = Field(
+        0.97, gt=0, le=1, description="cosine of two stored embeddings from which they count as near duplicates"
+    )
+    half_life_seconds: float = Field(
+        30 * 86400, gt=0, description="time in which the importance of an unchanged memory halves"
+    )
+    minimum_decay: float = Field(0.01, gt=0, le=1, description="an importance is written when it sinks by so much")
+    window: int = Field(5000, ge=2, le=20_000, description="memories of one scope that are looked at together")
+    batch_size: int = Field(200, ge=2, le=5000, description="memories changed in one transaction")
+    attempts: int = Field(5, ge=1, le=100, description="plans made for a window before conflicts end it")
+    policy: str = Field("keep", description="name of a merge policy (entry points `memplane.consolidation`)")
+    policy_options: dict[str, object] = Field(default_factory=dict, description="the policy's own document")
+    interval_seconds: float = Field(0, ge=0, description="how often the service consolidates by itself; 0: never")
+
+
+class AdoptionColumns(Section):
+    """Which column of an existing table holds which field. What is not named is the column of the field's own name."""
+
+    tenant: str | None = Field(None, min_length=1, max_length=63, description="text; else `adoption.tenant` for all")
+    user_id: str | None = Field(None, min_length=1, max_length=63, description="text, integer or UUID")
+    key: str | None = Field(None, min_length=1, max_length=63, description="text, integer or UUID; unique in the table")
+    content: str | None = Field(None, min_length=1, max_length=63, description="text")
+    metadata: str | None = Field(None, min_length=1, max_length=63, description="json or jsonb objects")
+    importance: str | None = Field(None, min_length=1, max_length=63, description="a number")
+    category: str | None = Field(None, min_length=1, max_length=63, description="text")
+    tags: str | None = Field(
+        None, min_length=1, max_length=63, description="array of texts, JSON array, or a list in a text"
+    )
+    slot_hint: str | None = Field(None, min_length=1, max_length=63, description="text")
+    expires_at: str | None = Field(None, min_length=1, max_length=63, description="timestamp or date")
+    created_at: str | None = Field(None, min_length=1, max_length=63, description="timestamp or date")
+    updated_at: str | None = Field(None, min_length=1, max_length=63, description="timestamp or date")
+    deleted_at: str | None = Field(None, min_length=1, max_length=63, description="timestamp or date of a soft delete")
+    deleted: str | None = Field(
+        None, min_length=1, max_length=63, description="flag of a soft delete: boolean, or 0 and 1"
+    )
+
+
+class AdoptionSettings(Section):
+    """How `memplane migrate --adopt` takes over a `long_term_memory` that another application made and still writes."""
+
+    columns: AdoptionColumns = AdoptionColumns()
+    tenant: str = Field("default", min_length=1, max_length=200, description="tenant of all rows without such a column")
+    time_zone: str = Field(
+        "UTC", pattern=r"^[A-Za-z0-9_+\-/]{1,64}$", description="of timestamps without a zone, and of dates"
+    )
+    importance_scale: float = Field(1, gt=0, description="a mapped importance is divided by it to lie in 0..1")
+    tags_separator: str = Field(",", min_length=1, max_length=8, description="between the tags of a mapped text")
+    batch_size: int = Field(500, ge=1, le=5000, description="rows per transaction")
+    rows_per_second: float = Field(0, ge=0, description="the backfill goes no faster; 0: as fast as it can")
+    lock_timeout_seconds: float = Field(
+        0.5, gt=0, le=60, description="longest wait for a lock, behind which writers queue"
+    )
+    lock_attempts: int = Field(120, ge=1, le=100_000, description="tries to get the lock, a second or so apart")
+    settle_seconds: float = Field(
+        1, gt=0, le=60, description="how often the service hashes what the old application wrote"
+    )
+    quiet_seconds: float = Field(60, ge=0, description="--finish-adoption wants no old write for so long")
+
+
+class RebuildSettings(Section):
+    """`memplane rebuild TARGET`, and what becomes of the collection that a rebuild has replaced."""
+
+    page_size: int = Field(1000, ge=1, le=5000, description="memories per page")
+    concurrency: int = Field(2, ge=1, le=16, description="pages in flight; memory grows with it")
+    rate: float = Field(0, ge=0, description="memories per second at most; 0: as fast as it can")
+    grace_seconds: float = Field(
+        600, ge=0, le=30 * 86400, description="how long a replaced collection is kept before the service drops it"
+    )
+    rounds: int = Field(10, ge=1, le=100, description="comparisons at most until nothing differs")
+
+
 class LogSettings(Section):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     format: Literal["json", "text"] = Field("json", description="`json`: one object a line")
@@ -230,6 +334,11 @@ class Settings(BaseSettings):
     milvus: MilvusSettings = MilvusSettings()
     neo4j: Neo4jSettings = Neo4jSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
+    embedding_previous: EmbeddingSettings | None = Field(
+        None,
+        description="the model of the vectors in use, while `embedding` names another one that `memplane rebuild milvus`"
+        " is to bring in; not needed any more after the rebuild",
+    )
     outbox: OutboxSettings = OutboxSettings()
     store: StoreSettings = StoreSettings()
     search: SearchSettings = SearchSettings()
@@ -240,7 +349,22 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
     upkeep: UpkeepSettings = UpkeepSettings()
+    rebuild: RebuildSettings = RebuildSettings()
+    purge: PurgeSettings = PurgeSettings()
+    consolidation: ConsolidationSettings = ConsolidationSettings()
+    adoption: AdoptionSettings = AdoptionSettings()
     log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _retention_covers_every_way_back(self) -> Self:
+        """A tombstone must outlive every retry and the next full reconciliation (seed `002` section 5.1)."""
+        needed = self.outbox.retry_span_seconds + self.purge.full_interval_seconds
+        if self.purge.retention_seconds <= needed:
+            raise ValueError(
+                "purge.retention_seconds must exceed the outbox's retry span plus purge.full_interval_seconds, "
+                f"together {needed:.0f} seconds"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -320,6 +444,8 @@ def _explain(error: ValidationError) -> str:
 
 def _explain_one(location: tuple[int | str, ...], kind: str, message: str) -> str:
     path = ".".join(str(part) for part in location)
+    if not location:
+        return message.removeprefix("Value error, ")
     if kind != "extra_forbidden":
         return f"{path}: {message}"
     model: type[BaseModel] | None = Settings

@@ -1,4 +1,5 @@
-"""Plugins by name. Source: design section 3 (entry points `memplane.stores`, `memplane.search`, `memplane.embeddings`).
+"""Plugins by name. Source: design section 3 (entry points `memplane.stores`, `memplane.search`, `memplane.embeddings`;
+section 7: `memplane.consolidation`).
 
 An entry point names an object with `settings_model`, the pydantic model of the plugin's own `options` document, and
 `create(settings, resources)`, which builds the backend without doing any I/O (that is what `start()` is for). `load_*`
@@ -25,7 +26,9 @@ STORES = "memplane.stores"
 SEARCH = "memplane.search"
 EMBEDDINGS = "memplane.embeddings"
 
-KINDS = {STORES: "store", SEARCH: "search", EMBEDDINGS: "embedding"}
+CONSOLIDATION = "memplane.consolidation"
+
+KINDS = {STORES: "store", SEARCH: "search", EMBEDDINGS: "embedding", CONSOLIDATION: "merge policy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,12 @@ def create_search(name: str, options: Mapping[str, object], resources: Resources
 def create_embedding(name: str, options: Mapping[str, object], resources: Resources) -> EmbeddingProvider:
     """Find the embedding plugin, check its options, build the provider."""
     return _create(load_embedding(name), f"embedding.options of {name!r}", options, resources)
+
+
+def create_policy(name: str, options: Mapping[str, object], resources: Resources) -> object:
+    """Find the merge policy, check its options, build it: a `memplane.consolidation.MergePolicy`, a higher layer's."""
+    found = cast(Plugin[Any, object], _load(CONSOLIDATION, name))
+    return _create(found, f"consolidation.policy_options of {name!r}", options, resources)
 
 
 def known(group: str) -> list[str]:

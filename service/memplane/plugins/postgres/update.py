@@ -94,14 +94,22 @@ async def update(
         return []
 
     async def run(connection: Connection) -> list[Committed]:
-        return await _update(connection, writing, scope, entries)
+        changes, committed = await revise(connection, writing, scope, entries)
+        await writing.enqueue(connection, changes)
+        return committed
 
     committed = await changing(writing.database, signal, run)
     writing.committed(committed)
     return [entry.item for entry in committed if entry.item is not None]
 
 
-async def _update(connection: Connection, writing: Writing, scope: Scope, entries: Sequence[Entry]) -> list[Committed]:
+async def revise(
+    connection: Connection, writing: Writing, scope: Scope, entries: Sequence[Entry]
+) -> tuple[list[Change], list[Committed]]:
+    """Lock, check and store the next versions; the caller enqueues the changes in the same transaction.
+
+    Raises NOT_FOUND or CONFLICT naming the id, INVALID_INPUT for a relation that leads nowhere.
+    """
     database = writing.database
     targets = {r.target for entry in entries if entry.metadata for r in entry.metadata.reserved.relations}
     wanted = {target for target in targets if target is not None}
@@ -124,8 +132,10 @@ async def _update(connection: Connection, writing: Writing, scope: Scope, entrie
     ]
     times = await _store(connection, writing, scope, revisions)
     await store_edges(connection, database, [edge for revision in revisions for edge in revision.edges])
-    await writing.enqueue(connection, [_change(scope, revision) for revision in revisions])
-    return [_committed(scope, revision, times[revision.memory_id]) for revision in revisions]
+    return (
+        [_change(scope, revision) for revision in revisions],
+        [_committed(scope, revision, times[revision.memory_id]) for revision in revisions],
+    )
 
 
 def _check_row(entry: Entry, rows: Mapping[int, Row]) -> None:
