@@ -60,7 +60,7 @@ class Run:
             parts |= deployment.processes
             for process in deployment.processes.values():
                 process.start()
-            await asyncio.to_thread(until, deployment.answering, 60, "two ready services")
+            await asyncio.to_thread(until, deployment.answering, 120, "two ready services")
             clients = [self._client(deployment, number) for number in range(CLIENTS)]
             await self._break(stack, parts, deployment)
             self._end_clients(clients)

@@ -87,7 +87,7 @@ def _wait_accepted(server: Server, process: subprocess.Popen[bytes]) -> None:
             client.close()
 
     assert server.data is not None
-    wait_ready("Milvus", process, accepted, seconds=120, log=server.data.with_suffix(".log"))
+    wait_ready("Milvus", process, accepted, seconds=300, log=server.data.with_suffix(".log"))
 
 
 def _etcd_configuration(path: Path) -> None:

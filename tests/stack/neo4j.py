@@ -71,7 +71,7 @@ def start_again(server: Server) -> Server:
         with GraphDatabase.driver(f"bolt://127.0.0.1:{server.port}", auth=auth) as driver:
             driver.execute_query("RETURN 1")
 
-    wait_ready("Neo4j", process, probe, seconds=120, log=server.data.with_suffix(".log"))
+    wait_ready("Neo4j", process, probe, seconds=300, log=server.data.with_suffix(".log"))
     return server.model_copy(update={"group": process.pid})
 
 
