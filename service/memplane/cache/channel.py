@@ -1,7 +1,8 @@
 """The channel on which processes tell each other which bodies are stale, and the payloads on it.
 
 A payload is a list of `memory_id:version`, comma separated: whatever is older than that version is stale. It names
-nobody and holds no content. A lost notification is healed by polling (`cache.listener`) and by the TTL.
+nobody and holds no content; `CLEAR` says that every body is. A lost notification is healed by polling
+(`cache.listener`) and by the TTL.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from memplane.schema.database import Database
+
+CLEAR = "*"
+"""The payload that makes every process forget all bodies."""
 
 MAX_PAYLOAD = 7_900
 """Bytes; PostgreSQL refuses 8,000 and more."""

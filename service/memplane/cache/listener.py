@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from memplane.cache.channel import cache_channel, parse_payload
+from memplane.cache.channel import CLEAR, cache_channel, parse_payload
 from memplane.cache.ltm import LtmCache
 from memplane.errors import TargetUnavailable
 from memplane.schema.database import CONNECT_ERRORS, Database
@@ -34,7 +34,11 @@ FROM {{schema}}.long_term_memory AS m
 WHERE m.changed_xid >= $1::text::xid8 LIMIT {MAX_CHANGES + 1}
 """
 
-_HORIZON: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
+_HORIZON: Final = """
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon,
+       (SELECT max(r.id) FROM {schema}.rebuild_run AS r
+        WHERE r.target = 'ltm_cache' AND r.state = 'completed') AS cleared
+"""
 
 
 class CacheListener:
@@ -53,6 +57,7 @@ class CacheListener:
         self._poll_seconds = poll_seconds
         self._jitter = jitter
         self._horizon: str | None = None
+        self._cleared: int | None = None
         self._listening: asyncpg.Connection[Any] | None = None
         self._wake = asyncio.Event()
         self.polls = 0
@@ -103,6 +108,9 @@ class CacheListener:
         self._listening = connection
 
     def _notified(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        if payload == CLEAR:
+            self._cache.clear()
+            return
         for memory_id, version in parse_payload(str(payload)):
             self._cache.invalidate(memory_id, version)
 
@@ -110,9 +118,10 @@ class CacheListener:
         started = time.monotonic()
         try:
             async with self._database.acquire() as connection:
-                horizon: str = await connection.fetchval(_HORIZON)
-                if self._horizon is None:
-                    # Bodies from before the first poll may be stale already.
+                now = await connection.fetchrow(self._database.sql(_HORIZON))
+                assert now is not None
+                if self._horizon is None or now["cleared"] != self._cleared:
+                    # Bodies from before the first poll may be stale already; or a rebuild says to forget them all.
                     self._cache.clear()
                     changed: list[Any] = []
                 else:
@@ -120,7 +129,7 @@ class CacheListener:
         except (TargetUnavailable, asyncpg.PostgresError, *CONNECT_ERRORS) as error:
             _log.warning("the cache could not ask what changed", extra={"error": type(error).__name__})
             return
-        self._horizon = horizon
+        self._horizon, self._cleared = now["horizon"], now["cleared"]
         self._apply(changed)
         self.polls += 1
         _log.debug("cache poll", extra={"changes": len(changed), "seconds": round(time.monotonic() - started, 3)})

@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from memplane.cli import doctor, drop, fulfillment, keys, migrate, outbox, processes, reconcile, recovery, retrieval
+from memplane.cli import (
+    doctor,
+    drop,
+    fulfillment,
+    keys,
+    migrate,
+    outbox,
+    processes,
+    rebuild,
+    reconcile,
+    recovery,
+    retrieval,
+)
 from memplane.cli.context import Context
 
 app = typer.Typer(
@@ -50,6 +62,7 @@ retrieval.add_to(app)
 migrate.add_to(app)
 app.add_typer(outbox.app, name="outbox", no_args_is_help=True)
 reconcile.add_to(app)
+rebuild.add_to(app)
 doctor.add_to(app)
 drop.add_to(app)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)

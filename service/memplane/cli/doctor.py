@@ -147,7 +147,8 @@ async def _owned(connections: Connections, target: Target) -> str:
     if generation is None:
         return "not filled yet: no worker has started"
     if target is Target.MILVUS and connections.milvus is not None:
-        check_space(generation, connections.embedding)
+        known = (connections.embedding, connections.embedding_previous)
+        check_space(generation, *(one for one in known if one is not None))
         if not await connections.milvus.call("has_collection", generation.collection):
             raise IdentityError(f"the collection {generation.collection} is missing")
     return f"generation {generation.id} fits the settings"

@@ -1,0 +1,142 @@
+"""A new generation of Milvus, made from PostgreSQL alone, while the service keeps serving from the old one.
+
+    fill     the row `building` exists, so workers write both collections; every live memory is copied, vectors from
+             `memory_embedding` (the model is asked only for what is not stored of it)
+    repair   compared with the truth until nothing differs, then the row is switched in one transaction
+    verify   compared once more; the old collection is dropped after its time of grace
+
+Each stage and the position in it are recorded, so a process that was killed is followed by one that goes on there.
+Source: design section 7; decision 0018.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from memplane.outbox.events import Family, Target
+from memplane.projections.embedding import StoredEmbeddings
+from memplane.projections.generation import Generation, ensure_generation
+from memplane.projections.milvus import MilvusProjection
+from memplane.projections.milvus_client import MilvusConnection
+from memplane.rebuild import generations, runs
+from memplane.rebuild.errors import RebuildLost
+from memplane.rebuild.fill import fill
+from memplane.rebuild.pages import Page, copy_page
+from memplane.rebuild.report import ProgressCallback, Report, Stage, silent
+from memplane.rebuild.runs import Run, held
+from memplane.rebuild.settle import settle
+from memplane.schema.database import Database
+from memplane.settings import RebuildSettings
+from memplane.signal import Signal
+
+log = logging.getLogger(__name__)
+
+
+async def rebuild_milvus(
+    database: Database,
+    milvus: MilvusConnection,
+    embeddings: StoredEmbeddings,
+    settings: RebuildSettings,
+    *,
+    signal: Signal | None = None,
+    progress: ProgressCallback = silent,
+) -> Report:
+    """Build a generation with the model of `embeddings`, switch to it, and return what was done.
+
+    Goes on with the unfinished rebuild if there is one. A call that `signal` stopped reports `cancelled` and can be
+    repeated. Raises `RebuildRefused`, `RebuildLost`, `RebuildFailed`, `TargetUnavailable`, `IdentityError`; after
+    each of them it can be repeated, too.
+    """
+    # The first process of a backend may be this one: something must be in use before something else is built.
+    await ensure_generation(database, Target.MILVUS, embeddings.provider)
+    run, generation = await generations.begin(database, embeddings.provider)
+    report = Report(run.id, run.target, generation=generation.id, collection=generation.collection, resumed=run.resumed)
+    work = _Rebuild(database, milvus, embeddings, settings, run, generation, report, progress)
+    async with held(database, run, signal) as stop:
+        if not await work.go(stop):
+            report.state = "cancelled"
+            if isinstance(stop.reason, RebuildLost):
+                raise stop.reason
+    return report
+
+
+class _Rebuild:
+    """One call's state."""
+
+    def __init__(  # noqa: PLR0917 - one caller, right above
+        self,
+        database: Database,
+        milvus: MilvusConnection,
+        embeddings: StoredEmbeddings,
+        settings: RebuildSettings,
+        run: Run,
+        generation: Generation,
+        report: Report,
+        progress: ProgressCallback,
+    ) -> None:
+        self.database = database
+        self.settings = settings
+        self.run = run
+        self.generation = generation
+        self.report = report
+        self.progress = progress
+        self.target = MilvusProjection(database, milvus, embeddings, only=generation)
+
+    async def go(self, signal: Signal) -> bool:
+        """Every stage that is left. False when `signal` stopped it."""
+        if self.run.stage is Stage.FILL and not await self._fill(signal):
+            return False
+        if self.run.stage is Stage.REPAIR and not await self._repair(signal):
+            return False
+        if not await self._settle(signal):
+            return False
+        await runs.finish(self.database, self.run)
+        self._log("rebuild completed")
+        return True
+
+    async def _fill(self, signal: Signal) -> bool:
+        self._log("filling a new generation")
+        await self.target.start()
+
+        async def copy(page: Page) -> int:
+            return await copy_page(self.database, self.target, page, Family.NODE, overwrite=False)
+
+        filled = await fill(self.database, self.run, self.settings, copy, signal=signal, progress=self.progress)
+        self.report.copied += filled.memories
+        self.report.repaired += filled.repairs
+        if not filled.complete:
+            return False
+        await runs.enter(self.database, self.run, Stage.REPAIR)
+        return True
+
+    async def _repair(self, signal: Signal) -> bool:
+        self._log("comparing the new generation with the truth")
+        if not await self._settle(signal):
+            return False
+        self.report.retired = await generations.switch(
+            self.database, self.run, self.generation, grace_seconds=self.settings.grace_seconds
+        )
+        self._log("switched to the new generation", retired=self.report.retired)
+        return True
+
+    async def _settle(self, signal: Signal) -> bool:
+        repaired = await settle(
+            self.database,
+            self.target,
+            self.run,
+            rounds=self.settings.rounds,
+            signal=signal,
+            progress=self.progress,
+        )
+        self.report.repaired += repaired or 0
+        return repaired is not None
+
+    def _log(self, message: str, **more: object) -> None:
+        extra = {
+            "target": self.run.target.value,
+            "rebuild": self.run.id,
+            "generation": self.generation.id,
+            "stage": self.run.stage.value,
+            **more,
+        }
+        log.info(message, extra=extra)

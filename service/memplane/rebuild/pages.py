@@ -1,0 +1,119 @@
+"""Copying the truth into a target, page by page, without a lock across the call to the target.
+
+A page is read, projected, and looked at once more: a memory that has changed meanwhile may have been overwritten with
+what it was, so it gets a repair event, which a worker projects after the page. One that changes later gets an event of
+its own anyway. So once a page is done, the target is behind the truth only where an event is unfinished (decision
+0018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from memplane.outbox.enqueue import Operation, Repair, enqueue_repairs
+from memplane.outbox.events import Event, Family, ProjectionTarget, Target, Task, Truth
+from memplane.outbox.truth import read_truths
+from memplane.schema.database import Database
+
+CALL_SECONDS = 120.0
+"""Time for one page at the target, embedding included."""
+
+_IDS = """
+SELECT id FROM {schema}.long_term_memory
+WHERE id > $1 AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > statement_timestamp())
+ORDER BY id LIMIT $2
+"""
+
+_TOTAL = "SELECT count(*) FROM {schema}.long_term_memory WHERE deleted_at IS NULL"
+
+_NOW = """
+SELECT id, version, edges_version, deleted_at IS NULL AS live FROM {schema}.long_term_memory
+WHERE id = ANY ($1::bigint[])
+"""
+
+_NOBODY = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Live memories in id order; everything up to `high` belongs to this page or to one before it."""
+
+    ids: Sequence[int]
+    high: int
+
+
+async def total(database: Database) -> int:
+    """About how many memories there are to copy."""
+    async with database.acquire() as connection:
+        return int(await connection.fetchval(database.sql(_TOTAL)))
+
+
+async def next_page(database: Database, after: int, size: int) -> Page | None:
+    """The next `size` live memories above `after`; None when there are none."""
+    async with database.acquire() as connection:
+        rows = await connection.fetch(database.sql(_IDS), after, size)
+    return Page([row["id"] for row in rows], rows[-1]["id"]) if rows else None
+
+
+async def copy_page(
+    database: Database, target: ProjectionTarget, page: Page, family: Family, *, overwrite: bool
+) -> int:
+    """Project the present truth of a page; returns how many repairs it took. `overwrite`: also what seems right.
+
+    Raises what the target's `project` raises.
+    """
+    events = [_event(memory_id, target.name, family, overwrite=overwrite) for memory_id in page.ids]
+    truths = await read_truths(database, events, target.needs)
+    tasks = [Task(event, truths[event.id]) for event in events]
+    await target.project(tasks, timeout=CALL_SECONDS)
+    return await _repair_changed(database, target.name, family, tasks)
+
+
+async def _repair_changed(database: Database, target: Target, family: Family, tasks: Sequence[Task]) -> int:
+    async with database.acquire() as connection:
+        rows = await connection.fetch(database.sql(_NOW), [task.truth.memory_id for task in tasks])
+    now = {row["id"]: row for row in rows}
+    repairs = [
+        repair
+        for task in tasks
+        if (repair := _repair(target, family, task.truth, now.get(task.truth.memory_id))) is not None
+    ]
+    if not repairs:
+        return 0
+    async with database.transaction() as connection:
+        return await enqueue_repairs(connection, database, repairs)
+
+
+def _repair(target: Target, family: Family, copied: Truth, now: Mapping[str, object] | None) -> Repair | None:
+    """The repair of what was copied from a truth that is not the present one any more; None when it still is."""
+    version = "version" if family is Family.NODE else "edges_version"
+    live = now is not None and bool(now["live"])
+    newest = int(str(now[version])) if now is not None else 0
+    was = copied.version if family is Family.NODE else copied.edges_version
+    if live == copied.live and (newest == was or not live):
+        return None
+    operation: Operation = "upsert" if live else "delete"
+    return Repair(target, copied.memory_id, copied.tenant, copied.user_id, newest, operation, family)
+
+
+def _event(memory_id: int, target: Target, family: Family, *, overwrite: bool) -> Event:
+    """What a task needs of an event; this one is in no outbox, and nobody completes it."""
+    return Event(
+        memory_id,
+        _NOBODY,
+        memory_id,
+        "",
+        "",
+        0,
+        "rebuild",
+        family,
+        target,
+        {},
+        0,
+        datetime.now(UTC),
+        _NOBODY,
+        repair=overwrite,
+    )
