@@ -45,7 +45,18 @@ def merge(
 
 
 NOT_NEEDED_FOR_READY = frozenset(
-    {"Ready", "Converged", "AutoscalingAvailable", "Paused", "MilvusReachable", "Neo4jReachable"}
+    {
+        "Ready",
+        "Converged",
+        "AutoscalingAvailable",
+        "ComparisonsSucceed",
+        "PurgeSucceeds",
+        "ConsolidationSucceeds",
+        "Shadow",
+        "Paused",
+        "MilvusReachable",
+        "Neo4jReachable",
+    }
 )
 """A backend serves without these: projections may lag or be away, and the store answers still."""
 

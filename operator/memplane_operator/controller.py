@@ -26,6 +26,7 @@ from memplane_operator.errors import ApiError, NotFound, Waiting
 from memplane_operator.metrics import OperatorMetrics
 from memplane_operator.observe import converged, service_findings, target_findings, worker_findings
 from memplane_operator.reconcile import Result, reconcile, status_document
+from memplane_operator.scheduled import schedule_findings
 from memplane_operator.secrets import SecretFacts, ensure_own_secrets, read_secrets
 from memplane_operator.service_status import fetch_status
 from memplane_operator.settings import OperatorSettings
@@ -134,6 +135,7 @@ class Controller:
             findings += service_findings(backend, result.live.get(("Deployment", backend.name)), service)
             findings += worker_findings(backend, result.live)
         findings += target_findings(service, backend) + converged(service, backend)
+        findings += schedule_findings(backend, result.live, service, (body.get("status") or {}).get("conditions") or [])
         verdict = await self._report(body, backend, result, findings, service)
         return self._next_look(backend, result, verdict)
 
@@ -202,7 +204,9 @@ class Controller:
         document = status_document(backend, result, service, [])
         if not result.live:
             old = body.get("status") or {}
-            document |= {name: old[name] for name in ("targets", "summary", "schemaVersion") if name in old}
+            document |= {
+                name: old[name] for name in ("targets", "summary", "schedules", "schemaVersion") if name in old
+            }
         return await self._write(body, document, findings)
 
     async def _write(self, body: dict[str, Any], document: dict[str, Any], findings: list[Finding]) -> Finding:
@@ -231,7 +235,7 @@ class Controller:
     def _unchanged(self, key: Key, old: dict[str, Any], new: dict[str, Any]) -> bool:
         if all(old.get(name) == value for name, value in new.items()):
             return True
-        numbers = {"summary", "targets"}
+        numbers = {"summary", "targets", "schedules"}
         rest_same = all(old.get(name) == value for name, value in new.items() if name not in numbers)
         recent = time.monotonic() - self._reported.get(key, float("-inf")) < self.settings.status_seconds
         return rest_same and recent

@@ -7,7 +7,8 @@ from typing import Any
 
 from memplane_operator.conditions import Finding
 from memplane_operator.desired.context import Backend, Manifest
-from memplane_operator.desired.worker import worker_name
+from memplane_operator.desired.worker import projection_of, worker_name
+from memplane_operator.scheduled import RUNS
 
 Status = Mapping[str, Any]
 
@@ -126,19 +127,27 @@ def target_statuses(
         deployment = live.get(("Deployment", worker_name(backend, target))) or {}
         item: dict[str, Any] = {
             "name": target,
+            "mode": projection_of(backend, target).mode,
             "backlog": int(entry.get("backlog") or 0),
             "lagSeconds": int(entry.get("lagSeconds") or 0),
             "dead": int(entry.get("dead") or 0),
             "drift": int(entry.get("drift") or 0),
             "replicas": int(deployment.get("status", {}).get("readyReplicas", 0)),
         }
-        run = entry.get("lastFullRun")
+        result.append(item | _runs(entry))
+    return result
+
+
+def _runs(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest finished comparisons of a target, by kind."""
+    found = {}
+    for name in RUNS.values():
+        run = entry.get(name)
         if isinstance(run, Mapping) and run.get("finishedAt"):
-            item["lastFullRun"] = {
+            found[name] = {
                 "finishedAt": run["finishedAt"],
                 "state": run.get("state", "completed"),
                 "scanned": int(run.get("scanned") or 0),
                 "drift": [{"kind": k, "count": int(v)} for k, v in sorted((run.get("mismatches") or {}).items())],
             }
-        result.append(item)
-    return result
+    return found

@@ -16,6 +16,7 @@ from memplane_operator.desired import jobs
 from memplane_operator.desired.build import Desired, build
 from memplane_operator.desired.context import Backend, Facts, Manifest
 from memplane_operator.desired.service import endpoint
+from memplane_operator.scheduled import schedule_statuses
 
 
 @dataclass(slots=True)
@@ -96,4 +97,5 @@ def status_document(
             "drift": sum(t["drift"] for t in targets),
         },
         "targets": targets,
+        "schedules": schedule_statuses(backend, result.live),
     }

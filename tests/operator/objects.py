@@ -42,7 +42,19 @@ EVERYTHING: dict[str, Any] = {
         "resources": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
         "podDisruptionBudget": {"minAvailable": 1},
     },
-    "reconciler": {"mode": "Audit", "fullSchedule": "0 4 * * 0", "timeZone": "Europe/Berlin", "deadlineSeconds": 600},
+    "reconciler": {
+        "mode": "Audit",
+        "fullSchedule": "0 4 * * 0",
+        "incrementalSchedule": "@hourly",
+        "timeZone": "Europe/Berlin",
+        "deadlineSeconds": 600,
+        "purge": {"schedule": "@daily", "fullIntervalSeconds": 700_000},
+    },
+    "consolidation": {
+        "rules": ["exact", "near", "policy"],
+        "nearThreshold": 0.98,
+        "policy": {"plugin": "mine", "options": {"prefer": "newest"}},
+    },
     "auth": {
         "mode": "jwt",
         "jwt": {"issuer": "https://id.example", "audience": "memory", "jwksUrl": "https://id.example/jwks"},

@@ -140,3 +140,10 @@ def test_the_last_full_run_stands_in_the_status() -> None:
     }
     assert milvus["drift"] == 3
     assert "lastFullRun" not in neo4j
+
+
+def test_the_last_incremental_run_stands_beside_it() -> None:
+    entry = {"lastIncrementalRun": {"finishedAt": "2026-01-01T00:01:00Z", "state": "completed", "mismatches": {}}}
+    milvus, _ = target_statuses({"targets": {"milvus": entry}}, backend(BOTH), {})
+    assert milvus["lastIncrementalRun"]["drift"] == []
+    assert milvus["mode"] == "Live"

@@ -8,13 +8,15 @@ optional fields, CEL rules attached as `x-kubernetes-validations`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from memplane_operator.api.spec import MemoryBackendSpec, Model
+from memplane_operator.api.model import Model, Rule
+from memplane_operator.api.spec import MemoryBackendSpec
 from memplane_operator.api.status import MemoryBackendStatus
 
 GROUP = "memplane.dev"
@@ -30,6 +32,17 @@ COLUMNS: tuple[tuple[str, str, str, str], ...] = (
     ("Dead", "integer", "Events that exhausted their attempts.", ".status.summary.dead"),
     ("Drift", "integer", "Differences found by the last full comparisons.", ".status.summary.drift"),
     ("Age", "date", "Time since creation.", ".metadata.creationTimestamp"),
+)
+
+NAME_RULES = (
+    Rule(
+        rule="self.metadata.name.size() <= 32",
+        message="the name must have at most 32 characters: the names of Services and CronJobs are made from it",
+    ),
+    Rule(
+        rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        message="the name must begin with a letter and have no dots: a Service and labels carry it",
+    ),
 )
 
 _KEPT = (
@@ -54,8 +67,12 @@ def schema_of(model: type[Model]) -> dict[str, Any]:
         schema["required"] = required
     celrules = model.model_fields["cel_rules"].default
     if celrules:
-        schema["x-kubernetes-validations"] = [{"rule": rule.rule, "message": rule.message} for rule in celrules]
+        schema["x-kubernetes-validations"] = _validations(celrules)
     return schema
+
+
+def _validations(celrules: Iterable[Rule]) -> list[dict[str, str]]:
+    return [{"rule": rule.rule, "message": rule.message} for rule in celrules]
 
 
 def _property(info: FieldInfo, model: type[Model], name: str) -> dict[str, Any]:
@@ -150,6 +167,7 @@ def crd() -> dict[str, Any]:
                             ),
                             "type": "object",
                             "required": ["spec"],
+                            "x-kubernetes-validations": _validations(NAME_RULES),
                             "properties": {
                                 "apiVersion": {"type": "string", "description": "Version of this representation."},
                                 "kind": {"type": "string", "description": "Always MemoryBackend."},

@@ -6,34 +6,12 @@ object that the API server already validated) and the reference page in `docs/`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
-Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)]
-Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-PluginName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-Schedule = Annotated[str, Field(min_length=1, max_length=128)]
-
-
-class Rule(BaseModel):
-    """A CEL validation of the API server; the message says what to do."""
-
-    rule: str
-    message: str
-
-
-class Model(BaseModel):
-    """A part of the spec: camelCase on the wire, unknown fields refused, frozen."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
-    cel_rules: tuple[Rule, ...] = Field(default=(), exclude=True, repr=False)
-
-
-def rules(*pairs: tuple[str, str]) -> Any:
-    """A `cel_rules` default from (rule, message) pairs."""
-    return Field(default=tuple(Rule(rule=rule, message=message) for rule, message in pairs), exclude=True, repr=False)
+from memplane_operator.api.model import Model, Name, PluginName, Quantity, Rule, rules
+from memplane_operator.api.schedules import Consolidation, Reconciler
 
 
 class SecretKeyRef(Model):
@@ -225,26 +203,6 @@ class Service(Model):
     )
 
 
-class Reconciler(Model):
-    """Periodic comparison of truth and projections."""
-
-    mode: Literal["Audit", "Repair"] = Field(
-        "Repair", description="Repair converges what differs through the outbox; Audit only reports it."
-    )
-    full_schedule: Schedule = Field("17 3 * * *", description="Cron schedule of the full comparison.")
-    time_zone: str = Field(
-        "Etc/UTC", min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$", description="Time zone of the schedule."
-    )
-    deadline_seconds: int = Field(14_400, ge=60, le=604_800, description="Seconds after which a run is ended.")
-    cel_rules: tuple[Rule, ...] = rules(
-        (
-            "self.fullSchedule.matches('^(@(hourly|daily|weekly|monthly)|([^ ]+ ){4}[^ ]+)$')",
-            "fullSchedule must be a cron expression of five fields such as '17 3 * * *',"
-            " or @hourly, @daily, @weekly, @monthly",
-        )
-    )
-
-
 class ApiKeys(Model):
     """API keys as hashed records in a Secret."""
 
@@ -327,6 +285,9 @@ class MemoryBackendSpec(Model):
     reconciler: Reconciler = Field(
         default_factory=Reconciler, description="Periodic comparison of truth and projections."
     )
+    consolidation: Consolidation | None = Field(
+        None, description="Scheduled merging of duplicates, decay and expiry; none when left out (store postgres only)."
+    )
     auth: Auth | None = Field(
         None, description="Who may call the service; an API key is made when left out (Secret NAME-api-key)."
     )
@@ -346,6 +307,10 @@ class MemoryBackendSpec(Model):
         (
             "self.store.plugin == 'postgres' || !(has(self.projections.milvus) || has(self.projections.neo4j))",
             "projections need store.plugin postgres: remove spec.projections or change the store",
+        ),
+        (
+            "self.store.plugin == 'postgres' || !(has(self.consolidation) || has(self.reconciler.purge))",
+            "consolidation and reconciler.purge need store.plugin postgres: remove them or change the store",
         ),
         (
             "self.store.plugin == oldSelf.store.plugin",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from memplane_operator.api.spec import Model
+from memplane_operator.api.model import Model
 
 ConditionType = Literal[
     "Ready",
@@ -19,6 +19,10 @@ ConditionType = Literal[
     "WorkersHealthy",
     "Converged",
     "AutoscalingAvailable",
+    "ComparisonsSucceed",
+    "PurgeSucceeds",
+    "ConsolidationSucceeds",
+    "Shadow",
     "Paused",
 ]
 
@@ -39,14 +43,14 @@ class Condition(Model):
 
 
 class Drift(Model):
-    """Differences of one kind that the last full comparison found."""
+    """Differences of one kind that a comparison found."""
 
     kind: str = Field(max_length=64, description="missing, stale, hash, orphan, ahead, or one of the edge kinds.")
     count: int = Field(ge=0, description="How many objects differ in this way.")
 
 
 class LastRun(Model):
-    """The last finished full comparison of a target."""
+    """The last finished comparison of a target, of one kind."""
 
     finished_at: str = Field(json_schema_extra={"format": "date-time"}, description="When it ended.")
     state: Literal["completed", "failed", "cancelled"] = Field(description="How it ended.")
@@ -58,12 +62,28 @@ class TargetStatus(Model):
     """One projection target, in numbers of the service."""
 
     name: Literal["milvus", "neo4j"] = Field(description="The target.")
+    mode: Literal["Live", "Shadow"] = Field(
+        "Live", description="Shadow: changes are compared and counted, not written."
+    )
     backlog: int = Field(0, ge=0, description="Events that wait.")
     lag_seconds: int = Field(0, ge=0, description="Age of the oldest event that waits, in seconds.")
     dead: int = Field(0, ge=0, description="Events that exhausted their attempts: replay or discard them.")
     drift: int = Field(0, ge=0, description="Differences found by the last full comparison.")
     replicas: int = Field(0, ge=0, description="Workers that run.")
     last_full_run: LastRun | None = Field(None, description="The last finished full comparison.")
+    last_incremental_run: LastRun | None = Field(None, description="The last finished incremental comparison.")
+
+
+class ScheduleStatus(Model):
+    """One of the backend's CronJobs."""
+
+    name: str = Field(max_length=63, description="full-TARGET, incremental-TARGET, purge or consolidation.")
+    last_scheduled: str | None = Field(
+        None, json_schema_extra={"format": "date-time"}, description="When it was started last."
+    )
+    last_succeeded: str | None = Field(
+        None, json_schema_extra={"format": "date-time"}, description="When a run of it last ended well."
+    )
 
 
 class Summary(Model):
@@ -92,5 +112,11 @@ class MemoryBackendStatus(Model):
         default_factory=list,
         max_length=8,
         description="Each projection target.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    schedules: list[ScheduleStatus] = Field(
+        default_factory=list,
+        max_length=8,
+        description="What runs by the clock, and when it last did.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memplane_operator.desired import jobs, service, worker
+from memplane_operator.desired import jobs, schedules, service, worker
 from memplane_operator.desired.config import config_map
 from memplane_operator.desired.context import Backend, Facts, Manifest
 
@@ -32,7 +32,7 @@ def build(backend: Backend, facts: Facts) -> Desired:
     for target in backend.targets():
         rollout.append(worker.deployment(backend, facts, target))
         rollout += _present(worker.scaled_object(backend, facts, target))
-        rollout.append(jobs.reconcile_cron_job(backend, facts, target))
+    rollout += schedules.cron_jobs(backend, facts)
     migrates = backend.spec.store.plugin == "postgres"
     return Desired(tuple(foundation), jobs.migration(backend, facts) if migrates else None, tuple(rollout))
 

@@ -1,4 +1,4 @@
-"""Work that runs to its end: the migration before a rollout, scheduled comparisons, and what a deletion drops."""
+"""Work that runs to its end: the migration before a rollout, and what a deletion drops."""
 
 from __future__ import annotations
 
@@ -45,33 +45,5 @@ def _job(
             "backoffLimit": retries,
             "activeDeadlineSeconds": deadline,
             "template": pod_template(backend, facts, component, args, restart="Never"),
-        },
-    }
-
-
-def reconcile_cron_job(backend: Backend, facts: Facts, target: str) -> Manifest:
-    """The scheduled full comparison of one target."""
-    reconciler = backend.spec.reconciler
-    component = f"reconcile-{target}"
-    args = ["--json", "reconcile", target, "--full", f"--{reconciler.mode.lower()}"]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": metadata(backend, f"{backend.name}-{component}", component),
-        "spec": {
-            "schedule": reconciler.full_schedule,
-            "timeZone": reconciler.time_zone,
-            "concurrencyPolicy": "Forbid",
-            "startingDeadlineSeconds": 600,
-            "successfulJobsHistoryLimit": 1,
-            "failedJobsHistoryLimit": 2,
-            "jobTemplate": {
-                "spec": {
-                    "backoffLimit": 1,
-                    "activeDeadlineSeconds": reconciler.deadline_seconds,
-                    "ttlSecondsAfterFinished": 86_400,
-                    "template": pod_template(backend, facts, component, args, restart="Never"),
-                }
-            },
         },
     }

@@ -120,6 +120,7 @@ class TargetStatus(Model):
     dead: int
     drift: int | None = Field(None, description="differences of the newest finished full run; null without a run")
     last_full_run: ReconciliationRun | None = Field(None, description="the newest finished full run")
+    last_incremental_run: ReconciliationRun | None = Field(None, description="the newest finished incremental run")
 
 
 class Dependency(Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from memplane.api.admin.models import ReconciliationRun
 from memplane.schema.database import Database
@@ -19,10 +19,10 @@ ORDER BY id DESC
 LIMIT $2
 """
 
-_NEWEST_FULL = f"""
+_NEWEST = f"""
 SELECT DISTINCT ON (target) {_COLUMNS}
 FROM {{schema}}.reconciliation_run
-WHERE kind = 'full' AND state = 'completed'
+WHERE kind = $1 AND state = 'completed'
 ORDER BY target, started_at DESC
 """
 
@@ -35,8 +35,15 @@ async def list_runs(database: Database, target: str | None, limit: int) -> list[
 
 async def newest_full_runs(database: Database, targets: Sequence[str]) -> dict[str, ReconciliationRun | None]:
     """The newest finished full run of each target; None for a target without one."""
+    return await newest_runs(database, targets, "full")
+
+
+async def newest_runs(
+    database: Database, targets: Sequence[str], kind: Literal["full", "incremental"]
+) -> dict[str, ReconciliationRun | None]:
+    """The newest finished run of a kind of each target; None for a target without one."""
     async with database.acquire() as connection:
-        found = {row["target"]: _run(row) for row in await connection.fetch(database.sql(_NEWEST_FULL))}
+        found = {row["target"]: _run(row) for row in await connection.fetch(database.sql(_NEWEST), kind)}
     return {target: found.get(target) for target in targets}
 
 
