@@ -48,6 +48,18 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("search limit", "defaults", {"searchLimit": 0}, "greater than or equal to 1"),
     ("schedule", "reconciler.fullSchedule", "whenever", "cron expression of five fields"),
     ("reconciler mode", "reconciler.mode", "Fix", "Unsupported value"),
+    ("incremental schedule", "reconciler.incrementalSchedule", "now and then", "or empty for none"),
+    ("purge schedule", "reconciler.purge", {"schedule": "1 2"}, "cron expression of five fields"),
+    (
+        "purge before every retry is over",
+        "reconciler.purge",
+        {"retentionSeconds": 604_800},
+        "must exceed fullIntervalSeconds by at least five days",
+    ),
+    ("consolidation without rules", "consolidation", {}, "rules: Required value"),
+    ("unknown rule", "consolidation", {"rules": ["guess"]}, "Unsupported value"),
+    ("rule twice", "consolidation", {"rules": ["near", "near"]}, "Duplicate value"),
+    ("far duplicates", "consolidation", {"rules": ["near"], "nearThreshold": 0.2}, "greater than or equal to 0.5"),
     ("jwt without issuer", "auth", {"mode": "jwt"}, "needs auth.jwt"),
     (
         "jwt beside api keys",
@@ -81,6 +93,17 @@ def with_change(path: str, value: Any) -> dict[str, Any]:
     return spec
 
 
+def refusal(space: Space, body: dict[str, Any]) -> str:
+    """The API server's message; empty when it would accept the object."""
+    try:
+        space.kube.custom.create_namespaced_custom_object(
+            "memplane.dev", "v1alpha1", space.name, "memorybackends", body, field_validation="Strict", dry_run="All"
+        )
+    except kubernetes.client.ApiException as error:
+        return str(json.loads(error.body)["message"])
+    return ""
+
+
 def test_bad_objects_are_refused_with_words_that_help(space: Space) -> None:
     wrong = []
     for title, path, value, expected in BAD:
@@ -90,15 +113,19 @@ def test_bad_objects_are_refused_with_words_that_help(space: Space) -> None:
             "metadata": {"name": "bad", "namespace": space.name},
             "spec": with_change(path, value),
         }
-        try:
-            space.kube.custom.create_namespaced_custom_object(
-                "memplane.dev", "v1alpha1", space.name, "memorybackends", body, field_validation="Strict", dry_run="All"
-            )
-            wrong.append(f"{title}: accepted")
-        except kubernetes.client.ApiException as error:
-            message = json.loads(error.body)["message"]
-            if expected not in message:
-                wrong.append(f"{title}: {message}")
+        message = refusal(space, body)
+        if expected not in message:
+            wrong.append(f"{title}: {message or 'accepted'}")
+    for name, expected in (("m" * 33, "at most 32 characters"), ("a.b", "no dots"), ("1st", "begin with a letter")):
+        body = {
+            "apiVersion": "memplane.dev/v1alpha1",
+            "kind": "MemoryBackend",
+            "metadata": {"name": name, "namespace": space.name},
+            "spec": GOOD,
+        }
+        message = refusal(space, body)
+        if expected not in message:
+            wrong.append(f"the name {name}: {message or 'accepted'}")
     assert len(BAD) >= 20
     assert not wrong, "\n".join(wrong)
 

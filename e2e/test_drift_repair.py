@@ -72,8 +72,9 @@ def test_a_removed_projection_is_pruned(space: Space) -> None:
 
 def test_an_idle_operator_writes_nothing_but_its_lease(space: Space) -> None:
     kube = space.kube
-    kube.apply_backend(space.name, "memory", space.spec(projections={}))
+    kube.apply_backend(space.name, "memory", space.spec(reconciler={"incrementalSchedule": ""}))
     space.ready()
+    space.converged()
     versions = set()
 
     def seen() -> bool:
