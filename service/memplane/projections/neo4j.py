@@ -11,19 +11,21 @@ Source: seed `002` sections 6, 9; design sections 5 and 6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from memplane.errors import IdentityError
 from memplane.outbox.events import Family, Needs, Outcome, Target, Task
 from memplane.projections import neo4j_queries as cypher
-from memplane.projections.decide import Decision, Held, decide_delete, decide_upsert, delete_version
+from memplane.projections.decide import Decision, Held
 from memplane.projections.errors import ProjectionRefused, TargetTimeout
 from memplane.projections.generation import Generation, ensure_generation
 from memplane.projections.neo4j_client import GraphTransaction, Neo4jConnection
 from memplane.projections.neo4j_edge_writes import edges_settled, set_edges
-from memplane.projections.neo4j_edges import EdgePlan, whole
-from memplane.projections.neo4j_node import properties
+from memplane.projections.neo4j_edges import EdgePlan
+from memplane.projections.neo4j_node import HASH, node_of
+from memplane.projections.neo4j_node_writes import Raced, delete_nodes, held_node, upsert_nodes
 from memplane.schema.database import Database
 
 T = TypeVar("T")
@@ -103,67 +105,37 @@ class Neo4jProjection:
         return [outcomes[task.event.id] for task in tasks]
 
     async def _upsert_nodes(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
-        backend = generation.backend
-        nodes = {task.truth.memory_id: properties(task.truth, generation) for task in tasks}
+        nodes = {task.truth.memory_id: node_of(task.truth, generation) for task in tasks}
 
-        async def work(transaction: GraphTransaction) -> list[Decision]:
-            held = await _lock(transaction, backend, nodes)
-            decisions = [_upsert(task, nodes[task.truth.memory_id], held) for task in tasks]
-            writes = _writes(tasks, decisions)
-            fresh = [nodes[memory_id] for memory_id in writes if memory_id not in held]
-            if fresh and await transaction.created(cypher.CREATE_NODES, {"backend": backend, "rows": fresh}) < len(
-                fresh
-            ):
-                raise _Raced
-            known = [
-                {**nodes[memory_id], "edges_version": held[memory_id]["edges_version"]}
-                for memory_id in writes
-                if memory_id in held
-            ]
-            if known:
-                await transaction.rows(cypher.OVERWRITE_NODES, {"backend": backend, "rows": known})
-            return decisions
+        async def work(lost: int, transaction: GraphTransaction) -> list[Decision]:
+            return await upsert_nodes(transaction, generation.backend, tasks, nodes, expect_new=lost == 0)
 
         return _outcomes(tasks, await self._transact(work, timeout))
 
     async def _delete_nodes(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
-        backend = generation.backend
-
-        async def work(transaction: GraphTransaction) -> list[Decision]:
-            held = await _lock(transaction, backend, [task.truth.memory_id for task in tasks])
-            decisions = [
-                decide_delete(_held(held, task), version=delete_version(task), repair=task.event.repair)
-                for task in tasks
-            ]
-            # What another source's edge still needs stays as a bare node; that source's event removes edge and node.
-            bare = [
-                {"backend": backend, "memory_id": memory_id, "edges_version": held[memory_id]["edges_version"]}
-                for memory_id in _writes(tasks, decisions)
-                if memory_id in held
-            ]
-            if bare:
-                await transaction.rows(cypher.OVERWRITE_NODES, {"backend": backend, "rows": bare})
-                ids = [node["memory_id"] for node in bare]
-                await transaction.rows(cypher.SWEEP_BARE, {"backend": backend, "ids": ids})
-            return decisions
+        async def work(lost: int, transaction: GraphTransaction) -> list[Decision]:
+            return await delete_nodes(transaction, generation.backend, tasks)
 
         return _outcomes(tasks, await self._transact(work, timeout))
 
     async def _set_edges(self, generation: Generation, tasks: Sequence[Task], timeout: float) -> dict[int, Outcome]:
         backend = generation.backend
 
-        async def work(transaction: GraphTransaction) -> list[EdgePlan]:
+        async def work(lost: int, transaction: GraphTransaction) -> list[EdgePlan]:
             return await set_edges(transaction, backend, tasks)
 
         plans = await self._transact(work, timeout)
         return {task.event.id: Outcome(plan.verdict) for task, plan in zip(tasks, plans, strict=True)}
 
-    async def _transact(self, work: Callable[[GraphTransaction], Awaitable[T]], timeout: float) -> T:
-        """`work` in a transaction, again after a race over a node, whose loser has changed nothing."""
-        for _ in range(RACE_ROUNDS):
+    async def _transact(self, work: Callable[[int, GraphTransaction], Awaitable[T]], timeout: float) -> T:
+        """`work` in a transaction, again after a race over a node, whose loser has changed nothing.
+
+        `work` is told how many races it has lost before.
+        """
+        for lost in range(RACE_ROUNDS):
             try:
-                return await self.neo4j.transact(work, timeout=timeout)
-            except _Raced:
+                return await self.neo4j.transact(partial(work, lost), timeout=timeout)
+            except Raced:
                 continue
             except ProjectionRefused as refused:
                 if refused.code not in RACES:
@@ -181,7 +153,7 @@ class Neo4jProjection:
         rows = await self.neo4j.run(cypher.READ_EDGES, {"backend": backend, "ids": sources}, timeout=timeout)
         edges = {row["memory_id"]: row for row in rows}
         return [
-            _node_settled(task, _held(held, task), generation)
+            _node_settled(task, held_node(held.get(task.truth.memory_id)), generation)
             if task.event.family is Family.NODE
             else edges_settled(task, edges.get(task.truth.memory_id), backend)
             for task in tasks
@@ -209,40 +181,11 @@ _SCHEMA_EXISTS = frozenset(
 )
 
 
-class _Raced(Exception):  # noqa: N818 - reads as what happened; never leaves this module
-    """Another transaction made a node since this one looked for it."""
-
-
-async def _lock(transaction: GraphTransaction, backend: str, memory_ids: Iterable[int]) -> dict[int, Mapping[str, Any]]:
-    """Lock the nodes that exist, in order, and return what they hold by memory id."""
-    rows = await transaction.rows(cypher.LOCK_NODES, {"backend": backend, "ids": sorted(memory_ids)})
-    return {row["memory_id"]: row for row in rows}
-
-
-def _upsert(task: Task, node: Mapping[str, Any], held: Mapping[int, Mapping[str, Any]]) -> Decision:
-    return decide_upsert(
-        _held(held, task),
-        version=task.truth.version,
-        projection_hash=node["projection_hash"],
-        repair=task.event.repair,
-    )
-
-
-def _writes(tasks: Sequence[Task], decisions: Sequence[Decision]) -> list[int]:
-    return [task.truth.memory_id for task, decision in zip(tasks, decisions, strict=True) if decision.write]
-
-
 def _outcomes(tasks: Sequence[Task], decisions: Sequence[Decision]) -> dict[int, Outcome]:
     return {task.event.id: Outcome(decision.verdict) for task, decision in zip(tasks, decisions, strict=True)}
-
-
-def _held(held: Mapping[int, Mapping[str, Any]], task: Task) -> Held | None:
-    """What the graph holds of the task's memory; nothing when there is no node or a bare one."""
-    row = held.get(task.truth.memory_id)
-    return None if row is None or row["version"] is None else Held(whole(row["version"]), row["hash"] or "")
 
 
 def _node_settled(task: Task, held: Held | None, generation: Generation) -> bool:
     if not task.truth.live:
         return held is None
-    return held == Held(task.truth.version, properties(task.truth, generation)["projection_hash"])
+    return held == Held(task.truth.version, str(node_of(task.truth, generation)[HASH]))

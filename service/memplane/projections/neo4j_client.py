@@ -32,11 +32,12 @@ class GraphTransaction:
         result = await self._transaction.run(query, parameters)
         return [dict(record) async for record in result]
 
-    async def created(self, query: str, parameters: Mapping[str, Any]) -> int:
-        """How many nodes a query has created."""
+    async def merged(self, query: str, parameters: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
+        """The records of a query, and how many nodes it has created."""
         result = await self._transaction.run(query, parameters)
+        rows = [dict(record) async for record in result]
         summary = await result.consume()
-        return int(summary.counters.nodes_created)
+        return rows, int(summary.counters.nodes_created)
 
 
 class Neo4jConnection:
