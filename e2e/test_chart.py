@@ -6,18 +6,21 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.stack.promtool import promtool
 
 from e2e.cluster import ROOT, ClusterError, E2ECluster
 
 CHART = ROOT / "charts" / "memplane"
 GOLDEN = Path(__file__).parent / "golden"
 
+# Without the resource definition and the alerts: both are files of their own, compared with what is rendered below.
 VALUES: dict[str, list[str]] = {
-    "defaults": [],
+    "defaults": ["--set", "crds.install=false"],
     "namespaced": ["--set", "operator.watchNamespaces={agents,research}", "--set", "crds.install=false"],
     "everything": [
         "--set", "operator.replicas=2,podDisruptionBudget.enabled=true,networkPolicy.enabled=true",
-        "--set", "serviceMonitor.enabled=true,prometheusRule.enabled=true,crds.install=false",
+        "--set", "serviceMonitor.enabled=true,crds.install=false",
         "--set", "image.digest=sha256:" + "a" * 64, "--set", "image.pullSecrets={registry}",
     ],
 }  # fmt: skip
@@ -43,6 +46,13 @@ def test_rendered_objects_equal_the_golden_file(cluster: E2ECluster, name: str) 
 @pytest.mark.parametrize("values", [[], ["--values", str(CHART / "values-trial.yaml")]])
 def test_the_chart_lints(cluster: E2ECluster, values: list[str]) -> None:
     cluster.helm("lint", str(CHART), "--strict", *values)
+
+
+def test_the_rendered_resource_definition_is_the_generated_one(cluster: E2ECluster) -> None:
+    (rendered,) = yaml.safe_load_all(render(cluster, "--show-only", "templates/crd.yaml"))
+    generated = yaml.safe_load((ROOT / "crds" / "memplane.dev_memorybackends.yaml").read_text(encoding="utf-8"))
+    assert rendered["spec"] == generated["spec"]
+    assert rendered["metadata"]["name"] == generated["metadata"]["name"]
 
 
 def test_the_resource_definition_is_kept_unless_told_otherwise(cluster: E2ECluster) -> None:
@@ -77,6 +87,19 @@ def test_the_operator_may_not_list_or_watch_secrets(cluster: E2ECluster) -> None
             assert "list" not in block
             assert "watch" not in block
             assert "delete" not in block
+
+
+def test_the_rendered_rules_are_what_prometheus_reads(cluster: E2ECluster, tmp_path: Path) -> None:
+    """promtool also runs each alert over recorded series: see `tests/alerts`."""
+    text = render(cluster, "--show-only", "templates/monitoring.yaml", "--set", "prometheusRule.enabled=true")
+    (rule,) = yaml.safe_load_all(text)
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": rule["spec"]["groups"]}, allow_unicode=True), encoding="utf-8")
+    files = sorted((CHART / "files" / "rules").glob("*.yaml"))
+    written = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
+    assert {group["name"]: group["rules"] for group in rule["spec"]["groups"]} == written
+    out = cluster.run(str(promtool()), "check", "rules", str(path))
+    assert f"{len(files)} rules found" in out
 
 
 def test_the_chart_packages(cluster: E2ECluster, tmp_path: Path) -> None:
