@@ -15,25 +15,24 @@ from memplane.plugins.postgres.backend import PostgresBackend
 from memplane.plugins.postgres.store import PostgresStore
 from memplane.plugins.search.hybrid import HybridBackend
 from memplane.plugins.search.settings import HybridSettings
-from memplane.projections.generation import Generation
+from memplane.projections.generation import COLUMNS, Generation, generation_of
 from memplane.projections.milvus import MilvusProjection
 from memplane.projections.milvus_client import MilvusConnection
 from memplane.projections.milvus_row import SCALARS
 from memplane.projections.neo4j import Neo4jProjection
 from memplane.projections.neo4j_client import Neo4jConnection
 from memplane.rebuild import rebuild_milvus
-from memplane.rebuild.report import Progress, Report
+from memplane.rebuild.report import Report
 from memplane.reconcile import reconcile
 from memplane.schema.database import Database
+from memplane.schema.identity import read_identity_on
 from memplane.settings import MilvusSettings, Neo4jSettings, RebuildSettings
 from memplane.signal import Signal
-from tests.outbox.world import all_done, quick, until
+from tests.outbox.world import quick, rows, until
 from tests.projections.support import Letters, stored_embeddings
 
 NO_OPTIONS = CallOptions()
 SCOPE = Scope("acme", "ann")
-VOLATILE = ("projection_hash",)
-"""Names the generation, so it differs between two of them."""
 
 
 @dataclass
@@ -85,13 +84,15 @@ class World:
         )
 
     @asynccontextmanager
-    async def working(self, *projections: ProjectionTarget) -> AsyncIterator[None]:
+    async def working(self, *chosen: Target | ProjectionTarget) -> AsyncIterator[None]:
         """Outbox workers of these projections run meanwhile; by default one of each target."""
-        chosen = projections or tuple(self.projection(target) for target in self.targets)
+        projections = [self.projection(one) if isinstance(one, Target) else one for one in chosen or self.targets]
         stop = Signal()
         workers = [
-            OutboxWorker(self.database, one, quick(call_timeout=20, lease_seconds=30), worker_id=f"w{number}")
-            for number, one in enumerate(chosen)
+            OutboxWorker(
+                self.database, one, quick(call_timeout=20, lease_seconds=30, max_attempts=3), worker_id=f"w{number}"
+            )
+            for number, one in enumerate(projections)
         ]
         tasks = [asyncio.create_task(worker.run(stop)) for worker in workers]
         try:
@@ -100,9 +101,14 @@ class World:
             stop.abort()
             await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
-    async def drained(self, seconds: float = 60) -> None:
-        """Wait until every event is processed."""
-        await until(lambda: all_done(self.database), seconds)
+    async def drained(self, target: Target | None = None, seconds: float = 60) -> None:
+        """Wait until every event (of the target) is processed."""
+
+        async def done() -> bool:
+            found = await rows(self.database, "$1::text IS NULL OR target = $1", target)
+            return {row["status"] for row in found} <= {"processed"}
+
+        await until(done, seconds)
 
     # -- rebuilds -------------------------------------------------------------------------------------------------
 
@@ -136,8 +142,16 @@ class World:
         )
         return backend.scoped(SCOPE)
 
+    async def generation(self, number: int | None) -> Generation:
+        """A generation by its number, whatever its state."""
+        async with self.database.acquire() as connection:
+            row = await connection.fetchrow(
+                self.database.sql(f"SELECT {COLUMNS} FROM {{schema}}.projection_generation WHERE id = $1"), number
+            )
+            return generation_of(row, str(await read_identity_on(connection, self.database)))
+
     async def dump_milvus(self, generation: Generation) -> dict[int, dict[str, Any]]:
-        """Every row of a collection by memory id, vectors included; without what names the generation."""
+        """Every row of a collection by memory id, vectors included; without its digest, which names the generation."""
         found = await self.milvus.call(
             "query",
             generation.collection,
@@ -152,26 +166,12 @@ class World:
         """Drop what was made and close the connections."""
         async with self.database.acquire() as connection:
             rows = await connection.fetch(
-                self.database.sql(
-                    "SELECT collection FROM {schema}.projection_generation WHERE collection IS NOT NULL"
-                )
+                self.database.sql("SELECT collection FROM {schema}.projection_generation WHERE collection IS NOT NULL")
             )
-            backend = await connection.fetchval(
-                self.database.sql("SELECT backend_id FROM {schema}.backend_identity")
-            )
+            backend = await connection.fetchval(self.database.sql("SELECT backend_id FROM {schema}.backend_identity"))
         for row in rows:
             if await self.milvus.call("has_collection", row["collection"]):
                 await self.milvus.call("drop_collection", row["collection"])
         await self.neo4j.run("MATCH (m:Memory {backend: $backend}) DETACH DELETE m", {"backend": str(backend)})
         await self.milvus.close()
         await self.neo4j.close()
-
-
-class Watched:
-    """Collects a rebuild's progress, and lets a test act at a stage."""
-
-    def __init__(self) -> None:
-        self.seen: list[Progress] = []
-
-    def __call__(self, progress: Progress) -> None:
-        self.seen.append(progress)

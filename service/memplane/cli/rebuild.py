@@ -68,6 +68,9 @@ def rebuild(
         bool,
         typer.Option(help="Neo4j: remove any number of nodes without a memory; else a rebuild with too many stops."),
     ] = False,
+    accept_ineffective: Annotated[
+        bool, typer.Option(help="Milvus: switch although some memories cannot be projected (their events are dead).")
+    ] = False,
     abort_it: Annotated[
         bool, typer.Option("--abort", help="End the unfinished rebuild and drop what it was building.")
     ] = False,
@@ -102,6 +105,7 @@ def rebuild(
                     limits,
                     model=model,
                     allow_orphans=allow_orphans,
+                    accept_ineffective=accept_ineffective,
                     signal=stop,
                     progress=watched,
                 )
@@ -118,6 +122,7 @@ async def _rebuild(
     *,
     model: str | None,
     allow_orphans: bool,
+    accept_ineffective: bool,
     signal: Signal,
     progress: ProgressCallback,
 ) -> Report:
@@ -134,7 +139,15 @@ async def _rebuild(
     if connections.milvus is None:
         raise SettingsError("milvus.uri is required to rebuild milvus")
     embeddings = _embeddings(connections, model)
-    return await rebuild_milvus(database, connections.milvus, embeddings, limits, signal=signal, progress=progress)
+    return await rebuild_milvus(
+        database,
+        connections.milvus,
+        embeddings,
+        limits,
+        accept_ineffective=accept_ineffective,
+        signal=signal,
+        progress=progress,
+    )
 
 
 def _check(settings: Settings, target: RebuildTarget) -> None:

@@ -24,7 +24,8 @@ from memplane.rebuild.fill import fill
 from memplane.rebuild.pages import Page, copy_page
 from memplane.rebuild.report import ProgressCallback, Report, Stage, silent
 from memplane.rebuild.runs import Run, held
-from memplane.rebuild.settle import settle
+from memplane.rebuild.settle import Comparison, settle
+from memplane.reconcile.milvus import MilvusInventory
 from memplane.schema.database import Database
 from memplane.settings import RebuildSettings
 from memplane.signal import Signal
@@ -38,10 +39,13 @@ async def rebuild_milvus(
     embeddings: StoredEmbeddings,
     settings: RebuildSettings,
     *,
+    accept_ineffective: bool = False,
     signal: Signal | None = None,
     progress: ProgressCallback = silent,
 ) -> Report:
     """Build a generation with the model of `embeddings`, switch to it, and return what was done.
+
+    `accept_ineffective`: switch although memories are left that cannot be projected (their events are dead).
 
     Goes on with the unfinished rebuild if there is one. A call that `signal` stopped reports `cancelled` and can be
     repeated. Raises `RebuildRefused`, `RebuildLost`, `RebuildFailed`, `TargetUnavailable`, `IdentityError`; after
@@ -52,6 +56,7 @@ async def rebuild_milvus(
     run, generation = await generations.begin(database, embeddings.provider)
     report = Report(run.id, run.target, generation=generation.id, collection=generation.collection, resumed=run.resumed)
     work = _Rebuild(database, milvus, embeddings, settings, run, generation, report, progress)
+    work.accept_ineffective = accept_ineffective
     async with held(database, run, signal) as stop:
         if not await work.go(stop):
             report.state = "cancelled"
@@ -80,6 +85,7 @@ class _Rebuild:
         self.generation = generation
         self.report = report
         self.progress = progress
+        self.accept_ineffective = False
         self.target = MilvusProjection(database, milvus, embeddings, only=generation)
 
     async def go(self, signal: Signal) -> bool:
@@ -120,14 +126,14 @@ class _Rebuild:
         return True
 
     async def _settle(self, signal: Signal) -> bool:
-        repaired = await settle(
-            self.database,
+        what = Comparison(
             self.target,
-            self.run,
-            rounds=self.settings.rounds,
-            signal=signal,
-            progress=self.progress,
+            self.settings.rounds,
+            MilvusInventory(self.target.milvus, self.generation),
+            # Once it is in use, what it lacks must not keep the rebuild from ending.
+            accept_ineffective=self.accept_ineffective or self.run.stage is Stage.VERIFY,
         )
+        repaired = await settle(self.database, what, self.run, signal=signal, progress=self.progress)
         self.report.repaired += repaired or 0
         return repaired is not None
 

@@ -23,7 +23,7 @@ from memplane.rebuild.neo4j_sweep import sweep
 from memplane.rebuild.pages import Page, copy_page
 from memplane.rebuild.report import Progress, ProgressCallback, Report, Stage, silent
 from memplane.rebuild.runs import Run, held
-from memplane.rebuild.settle import settle
+from memplane.rebuild.settle import Comparison, settle
 from memplane.schema.database import Database
 from memplane.settings import RebuildSettings
 from memplane.signal import Signal
@@ -92,14 +92,8 @@ class _Rebuild:
             return False
         if self.run.stage is Stage.UNMARK and not await self._unmark(signal):
             return False
-        repaired = await settle(
-            self.database,
-            self.target,
-            self.run,
-            rounds=self.settings.rounds,
-            signal=signal,
-            progress=self.progress,
-        )
+        what = Comparison(self.target, self.settings.rounds, accept_ineffective=True)
+        repaired = await settle(self.database, what, self.run, signal=signal, progress=self.progress)
         if repaired is None:
             return False
         self.report.repaired += repaired

@@ -8,15 +8,19 @@ its own anyway. So once a page is done, the target is behind the truth only wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from memplane.errors import IdentityError, MemplaneError, TargetUnavailable
 from memplane.outbox.enqueue import Operation, Repair, enqueue_repairs
-from memplane.outbox.events import Event, Family, ProjectionTarget, Target, Task, Truth
+from memplane.outbox.events import Event, Family, ProjectionTarget, Target, Task, TaskFailed, Truth
 from memplane.outbox.truth import read_truths
 from memplane.schema.database import Database
+
+log = logging.getLogger(__name__)
 
 CALL_SECONDS = 120.0
 """Time for one page at the target, embedding included."""
@@ -63,23 +67,58 @@ async def copy_page(
 ) -> int:
     """Project the present truth of a page; returns how many repairs it took. `overwrite`: also what seems right.
 
-    Raises what the target's `project` raises.
+    What the target refuses gets a repair event, so that it is retried, and in the end dead, like any other event.
+    Raises `TargetUnavailable` and `TimeoutError`.
     """
     events = [_event(memory_id, target.name, family, overwrite=overwrite) for memory_id in page.ids]
     truths = await read_truths(database, events, target.needs)
     tasks = [Task(event, truths[event.id]) for event in events]
-    await target.project(tasks, timeout=CALL_SECONDS)
-    return await _repair_changed(database, target.name, family, tasks)
+    refused = await _project(target, tasks)
+    return await _repair_changed(database, target.name, family, tasks, refused)
 
 
-async def _repair_changed(database: Database, target: Target, family: Family, tasks: Sequence[Task]) -> int:
+async def _project(target: ProjectionTarget, tasks: Sequence[Task]) -> set[int]:
+    """Project; a part that fails for its own sake is halved until the culprit is alone. Returns the culprits."""
+    refused: set[int] = set()
+    parts = [list(tasks)]
+    while parts:
+        part = parts.pop()
+        try:
+            await target.project(part, timeout=CALL_SECONDS)
+        except TaskFailed as refusal:
+            refused.add(refusal.memory_id)
+            parts += [[task for task in part if task.truth.memory_id != refusal.memory_id]] if len(part) > 1 else []
+        except (TargetUnavailable, IdentityError):
+            raise
+        except MemplaneError as error:
+            if len(part) > 1:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+                continue
+            refused.add(part[0].truth.memory_id)
+            log.warning(
+                "a memory is refused and left to the workers",
+                extra={
+                    "target": target.name.value,
+                    "memory_id": part[0].truth.memory_id,
+                    "error": type(error).__name__,
+                },
+            )
+    return refused
+
+
+async def _repair_changed(
+    database: Database, target: Target, family: Family, tasks: Sequence[Task], refused: Collection[int]
+) -> int:
+    """Repairs of what has changed since it was read, and of what was refused."""
     async with database.acquire() as connection:
         rows = await connection.fetch(database.sql(_NOW), [task.truth.memory_id for task in tasks])
     now = {row["id"]: row for row in rows}
     repairs = [
         repair
         for task in tasks
-        if (repair := _repair(target, family, task.truth, now.get(task.truth.memory_id))) is not None
+        for repair in [_repair(target, family, task.truth, now.get(task.truth.memory_id))]
+        if task.truth.memory_id in refused or _changed(family, task.truth, repair)
     ]
     if not repairs:
         return 0
@@ -87,16 +126,20 @@ async def _repair_changed(database: Database, target: Target, family: Family, ta
         return await enqueue_repairs(connection, database, repairs)
 
 
-def _repair(target: Target, family: Family, copied: Truth, now: Mapping[str, object] | None) -> Repair | None:
-    """The repair of what was copied from a truth that is not the present one any more; None when it still is."""
-    version = "version" if family is Family.NODE else "edges_version"
+def _repair(target: Target, family: Family, copied: Truth, now: Mapping[str, object] | None) -> Repair:
+    """The event that makes what the target holds the present truth; `now` is the row, None when it is gone."""
     live = now is not None and bool(now["live"])
+    version = "version" if family is Family.NODE else "edges_version"
     newest = int(str(now[version])) if now is not None else 0
-    was = copied.version if family is Family.NODE else copied.edges_version
-    if live == copied.live and (newest == was or not live):
-        return None
     operation: Operation = "upsert" if live else "delete"
     return Repair(target, copied.memory_id, copied.tenant, copied.user_id, newest, operation, family)
+
+
+def _changed(family: Family, copied: Truth, repair: Repair) -> bool:
+    """Whether what was copied is not the present truth any more."""
+    live = repair.operation == "upsert"
+    was = copied.version if family is Family.NODE else copied.edges_version
+    return live != copied.live or (live and repair.expected_version != was)
 
 
 def _event(memory_id: int, target: Target, family: Family, *, overwrite: bool) -> Event:
