@@ -323,6 +323,16 @@ class LogSettings(Section):
     format: Literal["json", "text"] = Field("json", description="`json`: one object a line")
 
 
+class TracingSettings(Section):
+    """OpenTelemetry traces (extra `otel`); off while there is no endpoint."""
+
+    endpoint: str | None = Field(
+        None, pattern=r"^https?://", description="OTLP/HTTP URL of a collector: http://collector:4318/v1/traces"
+    )
+    sample_ratio: float = Field(1, ge=0, le=1, description="share of the traces that begin here; callers decide theirs")
+    timeout: float = Field(5, gt=0, le=60, description="seconds the collector may take")
+
+
 class Settings(BaseSettings):
     """Everything a memplane process can be told. `Settings()` is the defaults alone; see `load_settings`."""
 
@@ -354,6 +364,7 @@ class Settings(BaseSettings):
     consolidation: ConsolidationSettings = ConsolidationSettings()
     adoption: AdoptionSettings = AdoptionSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @model_validator(mode="after")
     def _retention_covers_every_way_back(self) -> Self:

@@ -35,6 +35,7 @@ from memplane.api.reference import reference_router
 from memplane.api.request_context import RequestContext, current_request, request_context
 from memplane.runtime.transports.protocol import PATH
 from memplane.settings import AuthSettings, ServiceSettings
+from memplane.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +53,13 @@ class Parts:
     authenticator: Authenticator
     status_key: StatusKey
     registry: CollectorRegistry
+    tracer: Tracer | None = None
 
 
 def create_app(parts: Parts, service: ServiceSettings, auth: AuthSettings) -> ASGIApp:
     """The application. It starts and stops nothing: that is its composer's work."""
     metrics = HttpMetrics(parts.registry)
-    nodes = NodeEndpoint(parts.nodes, parts.authenticator, service, metrics)
+    nodes = NodeEndpoint(parts.nodes, parts.authenticator, service, metrics, parts.tracer)
     peers = peer_endpoint(parts.nodes, parts.authenticator, service, metrics) if service.invoke else None
     rest = _rest(parts, service, auth)
 

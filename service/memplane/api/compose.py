@@ -6,6 +6,7 @@ So a service whose database is away starts, says so in `/readyz`, and heals by i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
@@ -43,6 +44,7 @@ from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check as check_schema
 from memplane.settings import Settings
 from memplane.signal import Signal
+from memplane.tracing import Tracer, start_tracer
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +66,14 @@ def make_authenticator(settings: Settings) -> Authenticator:
 class ServiceProcess:
     """The service of one process, and the workers of `worker_targets` beside it (`memplane dev`)."""
 
-    def __init__(self, settings: Settings, *, worker_targets: Collection[Target] = ()) -> None:
+    def __init__(
+        self, settings: Settings, *, worker_targets: Collection[Target] = (), tracer: Tracer | None = None
+    ) -> None:
         self.settings = settings
         self.registry = CollectorRegistry()
         self.supervisor = Supervisor()
         self.connections: Connections = connect(settings, application_name="memplane-service")
+        self._tracer = tracer or start_tracer(settings.tracing, "service")
         self._worker_targets = frozenset(worker_targets)
         self._authenticator = make_authenticator(settings)
         self._status_key = StatusKey(settings.auth.status_key_file)
@@ -113,6 +118,7 @@ class ServiceProcess:
             authenticator=self._authenticator,
             status_key=self._status_key,
             registry=self.registry,
+            tracer=self._tracer,
         )
 
     async def _refresh_metrics(self) -> None:
@@ -169,7 +175,7 @@ class ServiceProcess:
         """Runs an outbox worker; each run has a projection of its own, because it is closed at the end."""
 
         async def run(signal: Signal) -> None:
-            await self.connections.work(projection(), signal, self._metrics)
+            await self.connections.work(projection(), signal, self._metrics, self._tracer)
 
         return run
 
@@ -193,3 +199,5 @@ class ServiceProcess:
         await self._store.close()
         await self._authenticator.close()
         await self.connections.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)

@@ -27,6 +27,7 @@ from memplane.retrieval import embed_contents
 from memplane.schema.database import Database
 from memplane.settings import Settings
 from memplane.signal import Signal
+from memplane.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +78,13 @@ class Connections:
             raise SettingsError("events of ltm_cache are consumed by the service itself")
         raise SettingsError(f"{target.value}.uri is required for a worker of {target.value}")
 
-    async def work(self, target: ProjectionTarget, signal: Signal, metrics: Metrics) -> None:
+    async def work(
+        self, target: ProjectionTarget, signal: Signal, metrics: Metrics, tracer: Tracer | None = None
+    ) -> None:
         """Run an outbox worker until the signal aborts; the target is closed however that ends."""
         try:
-            await OutboxWorker(self.database, target, self.settings.outbox, metrics=metrics).run(signal)
+            worker = OutboxWorker(self.database, target, self.settings.outbox, metrics=metrics, tracer=tracer)
+            await worker.run(signal)
         finally:
             await target.close()
 

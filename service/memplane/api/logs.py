@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import traceback
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -24,7 +25,11 @@ _QUIET = ("pymilvus", "milvus_lite", "faiss", "neo4j", "httpx", "httpcore", "grp
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON."""
+    """A record as one line of JSON. `always`: fields that every line has, null where it knows nothing of them."""
+
+    def __init__(self, always: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._always = dict.fromkeys(always)
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -33,7 +38,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line.update(_extras(record))
+        line.update(self._always | _extras(record))
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = describe(record.exc_info[1])
             line["stack"] = "".join(traceback.format_tb(record.exc_info[2]))
@@ -68,10 +73,13 @@ def _extras(record: logging.LogRecord) -> dict[str, object]:
     return found
 
 
-def set_up_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Send every record of this process to `stream` (default stderr) in the configured form. May be called again."""
+def set_up_logs(settings: LogSettings, stream: TextIO | None = None, *, always: Iterable[str] = ()) -> None:
+    """Send every record of this process to `stream` (default stderr) in the configured form. May be called again.
+
+    `always`: fields that every line of JSON has, null where it knows nothing of them.
+    """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(always) if settings.format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

@@ -30,6 +30,7 @@ from memplane.contracts import JSON, NODES, NodeError, NodeResult
 from memplane.contracts import Scope as MemoryScope
 from memplane.schema.tracing import current_traceparent
 from memplane.settings import ServiceSettings
+from memplane.tracing import Span, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +45,18 @@ class NodeEndpoint:
     """The ASGI application behind `PREFIX`."""
 
     def __init__(
-        self, plane: NodePlane, authenticator: Authenticator, settings: ServiceSettings, metrics: HttpMetrics
+        self,
+        plane: NodePlane,
+        authenticator: Authenticator,
+        settings: ServiceSettings,
+        metrics: HttpMetrics,
+        tracer: Tracer | None = None,
     ) -> None:
         self._plane = plane
         self._authenticator = authenticator
         self._settings = settings
         self._metrics = metrics
+        self._tracer = tracer
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,8 +64,9 @@ class NodeEndpoint:
         headers = header_map(scope)
         request = request_context(headers)
         token = current_request.set(request)
-        current_traceparent.set(request.traceparent)
         node = scope["path"][len(PREFIX) :]
+        span = self._begin(node, request)
+        current_traceparent.set(request.traceparent)
         status = "error"
         try:
             answer = await self._answer(scope, headers, node, receive)
@@ -75,7 +83,22 @@ class NodeEndpoint:
             await send_error(receive, send, HttpError(500, "INTERNAL", "The service failed"), request)
         finally:
             self._finish(node, status, time.perf_counter() - started)
+            if span is not None:
+                failed = status not in ("success", "failed", "client_gone")
+                span.end(error=status if failed else None, attributes={"memplane.status": status})
             current_request.reset(token)
+
+    def _begin(self, node: str, request: RequestContext) -> Span | None:
+        """The span of this call; from here on the request's trace context is that span's."""
+        if self._tracer is None:
+            request.ensure_trace()
+            return None
+        known = node if node in _KNOWN else "unknown"
+        span = self._tracer.start(
+            known, kind="server", parent=request.traceparent, attributes={"memplane.request_id": request.request_id}
+        )
+        request.adopt(span.traceparent)
+        return span
 
     async def _answer(self, scope: Scope, headers: Mapping[bytes, bytes], node: str, receive: Receive) -> Answer:
         if scope["method"] != "POST":

@@ -21,6 +21,16 @@ class RequestContext:
     trace_id: str | None = None
     traceparent: str | None = None
 
+    def ensure_trace(self) -> None:
+        """A caller that sent no trace context gets one that nobody samples: its id joins the logs of all processes."""
+        if self.traceparent is None:
+            self.adopt(f"00-{uuid.uuid4().hex}-{uuid.uuid4().hex[:16]}-00")
+
+    def adopt(self, traceparent: str) -> None:
+        """From now on the request belongs to this span."""
+        self.traceparent = traceparent
+        self.trace_id = traceparent.split("-")[1]
+
 
 current_request: ContextVar[RequestContext | None] = ContextVar("memplane_request", default=None)
 """The request that this task works for; None outside of requests."""

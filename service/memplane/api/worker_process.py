@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -19,17 +21,19 @@ from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check as check_schema
 from memplane.settings import Settings
 from memplane.signal import Signal
+from memplane.tracing import Tracer, start_tracer
 
 
 class WorkerProcess:
     """Works through the events of one target until closed. Waits for servers that are away; a refusal ends it."""
 
-    def __init__(self, settings: Settings, target: Target) -> None:
+    def __init__(self, settings: Settings, target: Target, tracer: Tracer | None = None) -> None:
         self.settings = settings
         self.target = target
         self.registry = CollectorRegistry()
         self.supervisor = Supervisor()
         self._metrics = Metrics(self.registry)
+        self._tracer = tracer or start_tracer(settings.tracing, f"{target.value}-worker")
         self._connections = connect(settings, application_name=f"memplane-worker-{target.value}")
         # A missing address is told at once, not by a worker that waits.
         self._connections.projection(target)
@@ -44,7 +48,7 @@ class WorkerProcess:
         await database.open()
         await check_schema(database)
         await read_identity(database)
-        await self._connections.work(self._connections.projection(self.target), signal, self._metrics)
+        await self._connections.work(self._connections.projection(self.target), signal, self._metrics, self._tracer)
 
     @property
     def refusal(self) -> MemplaneError | None:
@@ -56,6 +60,8 @@ class WorkerProcess:
         """Drain what is in flight, then close. Idempotent."""
         await self.supervisor.stop(self.settings.outbox.drain_seconds + 5)
         await self._connections.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _probes(self) -> Starlette:
         async def livez(_: Request) -> Response:

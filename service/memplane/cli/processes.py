@@ -16,6 +16,7 @@ from memplane.cli.context import Context, run_command
 from memplane.cli.dev import DEFAULT_DATA, DEFAULT_PORT, dev_process
 from memplane.cli.serving import serve_until_stopped
 from memplane.outbox.events import Target
+from memplane.outbox.logs import EVENT_FIELDS
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ def worker(
 
     async def command(ours: Context) -> None:
         settings = ours.settings()
+        set_up_logs(settings.log, always=EVENT_FIELDS)
         process = WorkerProcess(settings, Target(target.value))
         await serve_until_stopped(process, settings.worker.host, settings.worker.port, _log_listening)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from memplane.errors import TargetUnavailable
 from memplane.outbox.events import Event, Outcome, ProjectionTarget, Task, TaskFailed, Verdict
 from memplane.outbox.lease import Lease
+from memplane.outbox.logs import batch_fields
 from memplane.outbox.probes import Point, Probe, no_probe
 from memplane.outbox.putback import Failure
 
@@ -122,7 +123,7 @@ class Delivery:
         except Exception as error:  # noqa: BLE001 - a target that cannot be read is treated as unhealthy, whatever it raises
             logger.warning(
                 "a call timed out and cannot be read back",
-                extra={"target": self._target.name.value, "error": type(error).__name__},
+                extra=batch_fields([task.event for task in part], error=type(error).__name__),
             )
             result.unhealthy = result.uncertain = True
             result.returned += [task.event for task in part]

@@ -83,6 +83,12 @@ class Metrics:
             "memory_search_degraded_total", "Searches answered without this target", ["target"], registry=registry
         )
 
+    def announce(self, target: Target) -> None:
+        """Export 0 for what has not happened yet: Prometheus sees an increase only of series that it knows."""
+        self.retries.labels(target.value)
+        self.consecutive_failures.labels(target.value)
+        self.hash_conflicts.labels(target.value)
+
 
 class DatabaseMetrics(Collector):
     """What is counted in the database, from a snapshot that is at most `SNAPSHOT_SECONDS` old.

@@ -26,6 +26,7 @@ from memplane.outbox.claim import claim
 from memplane.outbox.delivery import Delivered, Delivery, is_healthy
 from memplane.outbox.events import BatchReport, Event, ProjectionTarget, Task
 from memplane.outbox.lease import Lease
+from memplane.outbox.logs import batch_fields
 from memplane.outbox.maintenance import maintain
 from memplane.outbox.metrics import Metrics
 from memplane.outbox.notify import Wakeup, listen
@@ -34,10 +35,12 @@ from memplane.outbox.probes import Point, Probe, no_probe
 from memplane.outbox.putback import give_back
 from memplane.outbox.retry import RetryPolicy
 from memplane.outbox.settlement import Settlement
+from memplane.outbox.traces import BatchTrace
 from memplane.outbox.truth import read_truths
 from memplane.schema.database import Database
 from memplane.settings import OutboxSettings
 from memplane.signal import Signal
+from memplane.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class OutboxWorker:
         worker_id: str | None = None,
         metrics: Metrics | None = None,
         probe: Probe = no_probe,
+        tracer: Tracer | None = None,
     ) -> None:
         check_settings(settings)
         self._database = database
@@ -82,6 +86,7 @@ class OutboxWorker:
         self._settings = settings
         self._metrics = metrics
         self._probe = probe
+        self._tracer = tracer
         self._worker_id = worker_id or f"{socket.gethostname()}:{os.getpid()}:{target.name.value}"
         self._abandon = Signal()
         self._patience = Patience()
@@ -102,6 +107,8 @@ class OutboxWorker:
         self._settling = asyncio.Semaphore(settings.concurrency + 1)
         self._batches: dict[asyncio.Task[None], _Batch] = {}
         self._failures_in_row = 0
+        if metrics is not None:
+            metrics.announce(target.name)
         self.total = BatchReport(target.name)
         """What this worker has done so far."""
 
@@ -193,18 +200,24 @@ class OutboxWorker:
         return asked_at, events
 
     def _batch_ended(self, batch: asyncio.Task[None]) -> None:
-        self._batches.pop(batch, None)
+        abandoned = self._batches.pop(batch, None)
         # A memory is free again: its next event may be waiting for just that.
         self._wakeup.now()
         if not batch.cancelled() and (error := batch.exception()) is not None and not isinstance(error, GaveUp):
             # A defect must not stop the worker; the lease brings the events back, alone next time.
-            logger.error(
-                "a batch was abandoned", extra={"target": self._target.name.value, "error": type(error).__name__}
-            )
+            events = abandoned.events if abandoned is not None else []
+            logger.error("a batch was abandoned", extra=batch_fields(events, error=type(error).__name__))
 
     async def _process(self, batch: _Batch) -> None:
         """Project one claimed batch and write down what became of it."""
         self.total.claimed += len(batch.events)
+        trace = BatchTrace(self._tracer, self._target.name, batch.events)
+        try:
+            await self._work_off(batch)
+        finally:
+            trace.end(batch.delivered)
+
+    async def _work_off(self, batch: _Batch) -> None:
         lease = Lease(
             self._database,
             batch.events,
@@ -236,8 +249,10 @@ class OutboxWorker:
     def _judge(self, delivered: Delivered) -> None:
         """Breaker and consecutive failures, from how one batch went."""
         if delivered.unhealthy and self._breaker.trip():
-            logger.warning("the target is unhealthy; nothing is claimed until it answers",
-                           extra={"target": self._target.name.value})  # fmt: skip
+            logger.warning(
+                "the target is unhealthy; nothing is claimed until it answers",
+                extra=batch_fields(delivered.returned) | {"target": self._target.name.value},
+            )
         failed = delivered.unhealthy or (bool(delivered.failures) and not delivered.outcomes)
         self._failures_in_row = self._failures_in_row + 1 if failed else 0
         if self._metrics is not None:
