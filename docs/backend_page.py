@@ -10,7 +10,8 @@ from memplane_operator.api.crd import COLUMNS, GROUP, KIND, VERSION, crd
 
 def backend_page(note: str) -> str:
     """Every field of spec and status with type, default, limits and meaning; then the rules and the columns."""
-    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = root["properties"]
     lines = [
         f"# {KIND} (`{GROUP}/{VERSION}`)",
         note,
@@ -20,7 +21,8 @@ def backend_page(note: str) -> str:
         lines += ["", f"## {part}", "", "| field | type | default | meaning |", "|---|---|---|---|"]
         lines += _rows(schema[part], "")
     lines += ["", "## Rules", "", "The API server refuses an object that breaks one of these, with these words.", ""]
-    lines += [f"- {message}" for message in _messages(schema["spec"])]
+    rules = [rule["message"] for rule in root["x-kubernetes-validations"]]
+    lines += [f"- {message}" for message in (*rules, *_messages(schema["spec"]))]
     lines += ["", "## Columns of `kubectl get mb`", ""]
     lines += [f"- **{name}**: {text}" for name, _, text, _ in COLUMNS]
     return "\n".join(lines) + "\n"
@@ -49,9 +51,9 @@ def _type(field: dict[str, Any]) -> str:
     kind = field["type"]
     if kind == "array":
         return f"list of {field['items'].get('type', 'object')}"
-    if kind == "integer" and "minimum" in field:
+    if kind in ("integer", "number") and "minimum" in field:
         limit = f" … {field['maximum']}" if "maximum" in field else " or more"
-        return f"integer, {field['minimum']}{limit}"
+        return f"{kind}, {field['minimum']}{limit}"
     return str(kind)
 
 
