@@ -318,6 +318,28 @@ class RebuildSettings(Section):
     rounds: int = Field(10, ge=1, le=100, description="comparisons at most until nothing differs")
 
 
+class ReconcileSettings(Section):
+    """How a projection is compared with the truth (seed `002` section 10): `memplane reconcile`."""
+
+    rows_per_second: float = Field(0, ge=0, description="memories compared a second at most; 0: as fast as it goes")
+    vectors: bool = Field(True, description="also compare the vectors in Milvus with the stored embeddings")
+    resume_seconds: float = Field(
+        6 * 3600,
+        ge=0,
+        le=7 * 86400,
+        description="a run that broke off is taken up again if it began less than this ago; 0: never",
+    )
+    orphan_fraction: float = Field(
+        0.1, ge=0, le=1, description="a run that finds more orphans than this share of the target's objects stops"
+    )
+    max_changes: int = Field(
+        1_000_000,
+        ge=1,
+        le=100_000_000,
+        description="changed memories (8 bytes each) beyond which an incremental run becomes a full one",
+    )
+
+
 class LogSettings(Section):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     format: Literal["json", "text"] = Field("json", description="`json`: one object a line")
@@ -363,6 +385,7 @@ class Settings(BaseSettings):
     purge: PurgeSettings = PurgeSettings()
     consolidation: ConsolidationSettings = ConsolidationSettings()
     adoption: AdoptionSettings = AdoptionSettings()
+    reconcile: ReconcileSettings = ReconcileSettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()
 

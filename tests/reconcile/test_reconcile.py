@@ -15,6 +15,7 @@ from memplane.projections.milvus import MilvusProjection
 from memplane.projections.neo4j import Neo4jProjection
 from memplane.reconcile import Progress, Report, reconcile
 from memplane.reconcile import run as run_module
+from memplane.reconcile import scan as scan_module
 from memplane.schema.database import Database
 from memplane.settings import MilvusSettings, Neo4jSettings, OutboxSettings
 from memplane.signal import Signal
@@ -161,7 +162,7 @@ async def test_pages_end_in_the_middle_of_orphans(
     database: Database, target: ProjectionTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With three memories a page, what surrounds the page's borders is compared once and only once."""
-    monkeypatch.setattr(run_module, "PAGE", 3)
+    monkeypatch.setattr(scan_module, "PAGE", 3)
     world, ids = await populated(database, target, 12)
     for place in (0, 3, 4, 8, 11):
         await world.delete(place)
@@ -194,7 +195,7 @@ async def test_a_flood_of_orphans_stops_the_run_before_it_deletes_anything(
 async def test_a_run_can_be_cancelled(
     database: Database, neo4j: Neo4jProjection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "PAGE", 2)
+    monkeypatch.setattr(scan_module, "PAGE", 2)
     await populated(database, neo4j, 6)
     signal = Signal()
     report = await reconcile(database, neo4j, mode="audit", signal=signal, progress=lambda step: signal.abort())

@@ -22,7 +22,6 @@ from memplane.outbox.events import Target
 from memplane.reconcile import Mode, Progress, Report
 from memplane.reconcile import reconcile as run_reconcile
 from memplane.reconcile.report import ProgressCallback
-from memplane.reconcile.run import ORPHAN_FRACTION
 from memplane.signal import Signal
 
 SHOWN_SAMPLES = 20
@@ -60,7 +59,7 @@ def reconcile(
                         kind="full",
                         signal=signal,
                         progress=progress,
-                        orphan_fraction=1.0 if allow_orphans else ORPHAN_FRACTION,
+                        orphan_fraction=1.0 if allow_orphans else None,
                     )
             finally:
                 await projection.close()

@@ -29,9 +29,10 @@ _INTEGERS = ("version", "expires_at")
 _JSONS = ("tags", "metadata")
 
 
-async def ensure_collection(milvus: MilvusConnection, generation: Generation) -> None:
+async def ensure_collection(milvus: MilvusConnection, generation: Generation, *, check_rows: bool = True) -> None:
     """Make the collection, or check it; then its index, and load it. Safe against other processes that do the same.
 
+    `check_rows`: also refuse a collection that holds a row of another backend, as whoever writes to it must.
     Raises `IdentityError` when the collection of that name has another owner, model, dimension or other fields.
     """
     described = await _describe(milvus, generation.collection)
@@ -44,7 +45,8 @@ async def ensure_collection(milvus: MilvusConnection, generation: Generation) ->
             raise ProjectionMissing("milvus", generation.collection)
     check_description(described, generation)
     await _index_and_load(milvus, generation)
-    await _check_rows(milvus, generation)
+    if check_rows:
+        await _check_rows(milvus, generation)
 
 
 async def drop_collection(milvus: MilvusConnection, generation: Generation) -> None:

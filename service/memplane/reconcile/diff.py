@@ -37,10 +37,20 @@ class Drift(StrEnum):
     """The relation is there, but has another type."""
     EDGE_DANGLING = "edge_dangling"
     """An edge that the truth does not have ends at nothing: no memory of this backend, or one that is not projected."""
+    FOREIGN = "foreign"
+    """An object of another backend among ours: reported, never touched."""
+    EDGE_FOREIGN = "edge_foreign"
+    """A relation of another backend that begins at a memory of ours: reported, never touched."""
+    REPAIR_INEFFECTIVE = "repair_ineffective"
+    """It differs, and repairing has not helped: a repair is dead, or there were too many. See `history.py`."""
 
     @property
     def of_edges(self) -> bool:
         return self.value.startswith("edge_")
+
+    @property
+    def foreign(self) -> bool:
+        return self in (Drift.FOREIGN, Drift.EDGE_FOREIGN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,8 @@ class Expected:
     memory_id: int
     version: int
     projection_hash: str
+    vector: bytes | None = None
+    """Float32 values, or their digest: compared for equality alone. None: not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,9 @@ class HeldObject:
     user_id: str = ""
     needed: bool = False
     """A bare node at the end of an edge: it is no drift by itself."""
+    vector: bytes | None = None
+    foreign: str | None = None
+    """The backend that says it owns it, when that is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +100,29 @@ def diff_objects(expected: Sequence[Expected], held: Sequence[HeldObject]) -> It
             yield Difference(want.memory_id, Drift.MISSING, f"version {want.version}")
         elif want is None or have.memory_id < want.memory_id:
             right += 1
-            if not have.needed:
+            if have.foreign is not None:
+                yield Difference(have.memory_id, Drift.FOREIGN, _owner(have))
+            elif not have.needed:
                 yield Difference(have.memory_id, Drift.ORPHAN, f"version {have.version}")
         else:
             left, right = left + 1, right + 1
-            if (drift := compare(want, have)) is not None:
-                yield Difference(want.memory_id, drift, f"version {have.version}, the truth has {want.version}")
+            if have.foreign is not None:
+                yield Difference(
+                    want.memory_id, Drift.FOREIGN, f"{_owner(have)}, in the place of our version {want.version}"
+                )
+            elif (drift := compare(want, have)) is not None:
+                yield Difference(want.memory_id, drift, _detail(want, have, drift))
+
+
+def _owner(have: HeldObject) -> str:
+    return f"of backend {have.foreign}"
+
+
+def _detail(want: Expected, have: HeldObject, drift: Drift) -> str:
+    if drift is not Drift.HASH:
+        return f"version {have.version}, the truth has {want.version}"
+    what = "vector" if have.projection_hash == have.computed == want.projection_hash else "fields"
+    return f"version {have.version}: its {what} differ" + ("s" if what == "vector" else "")
 
 
 def compare(want: Expected, have: HeldObject) -> Drift | None:
@@ -102,6 +134,8 @@ def compare(want: Expected, have: HeldObject) -> Drift | None:
     if have.version > want.version:
         return Drift.AHEAD
     if have.projection_hash != want.projection_hash or have.computed != want.projection_hash:
+        return Drift.HASH
+    if want.vector is not None and have.vector is not None and have.vector != want.vector:
         return Drift.HASH
     return None
 
@@ -124,10 +158,13 @@ def _diff_source(
     missing = {(edge.type, edge.target_id): edge for edge in wanted}
     surplus: list[HeldEdge] = []
     for edge in held:
+        if edge.backend is not None and edge.backend != backend:
+            yield Drift.EDGE_FOREIGN, f"{edge.type} to {edge.target_id}, of backend {edge.backend}"
+            continue
         want = missing.pop((edge.type, edge.target_id), None)  # type: ignore[arg-type]  # None matches no key
         if want is None:
             surplus.append(edge)
-        elif (drift := _compare_edge(want, edge, backend)) is not None:
+        elif (drift := _compare_edge(want, edge)) is not None:
             yield drift, f"{want.type} to {want.target_id}"
     by_relation = {edge.relation_hash: edge for edge in missing.values()}
     for edge in surplus:
@@ -144,11 +181,11 @@ def _diff_source(
         yield Drift.EDGE_MISSING, f"{kind} to {target}"
 
 
-def _compare_edge(want: Edge, have: HeldEdge, backend: str) -> Drift | None:
+def _compare_edge(want: Edge, have: HeldEdge) -> Drift | None:
     if have.version is None or have.version < want.version:
         return Drift.EDGE_STALE
     if have.version > want.version:
         return Drift.EDGE_AHEAD
-    if have.relation_hash != want.relation_hash or have.backend != backend:
+    if have.relation_hash != want.relation_hash or have.backend is None:
         return Drift.EDGE_HASH
     return None

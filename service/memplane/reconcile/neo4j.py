@@ -10,12 +10,18 @@ from memplane.projections.generation import Generation
 from memplane.projections.neo4j_client import Neo4jConnection
 from memplane.projections.neo4j_edges import HeldEdge, held_edge, whole
 from memplane.projections.neo4j_node import digest, properties
-from memplane.reconcile.diff import Expected, HeldObject
-from memplane.reconcile.inventory import HeldEdges
-from memplane.reconcile.truth import FIRST_ID
+from memplane.reconcile.diff import Difference, Expected, HeldObject, diff_objects
+from memplane.reconcile.inventory import HeldEdges, Side
+from memplane.reconcile.record import FIRST_ID
+from memplane.reconcile.truth import Row, Vectors, truth_of
 
 LIMIT = 5000
 """Nodes of one read."""
+
+PAGE = 4000
+"""Memories of one comparison."""
+
+NEEDS = Needs(fields=True)
 
 READ_SECONDS = 60.0
 """Deadline of one read of a range."""
@@ -66,8 +72,20 @@ class Neo4jInventory:
         return Target.NEO4J
 
     @property
+    def generation_id(self) -> int:
+        return self._generation.id
+
+    @property
     def needs(self) -> Needs:
-        return Needs(fields=True)
+        return NEEDS
+
+    @property
+    def vectors(self) -> Vectors | None:
+        return None
+
+    @property
+    def page(self) -> int:
+        return PAGE
 
     @property
     def backend(self) -> str:
@@ -77,25 +95,31 @@ class Neo4jInventory:
     def holds_edges(self) -> bool:
         return True
 
-    def expected(self, truth: Truth) -> Expected:
-        node = properties(truth, self._generation)
-        return Expected(truth.memory_id, truth.version, node["projection_hash"])
+    def expected(self, truth: Truth, vector: bytes | None) -> Expected:
+        return _expected(truth, self._generation)
+
+    async def open(self) -> None:
+        """Nodes carry their backend's id, so there is nothing to make sure of; `count` is the first call."""
 
     async def count(self) -> int:
         rows = await self._read(_COUNT, {"low": FIRST_ID})
         return int(rows[0]["count"])
 
-    async def objects_between(self, low: int, high: int) -> list[HeldObject]:
-        found: list[HeldObject] = []
+    async def between(self, low: int, high: int) -> Side:
+        found: list[dict[str, Any]] = []
         while True:
             rows = await self._read(_NODES_BETWEEN, {"low": low, "high": high, "limit": LIMIT})
-            found += self._objects(rows)
+            found += rows
             if len(rows) < LIMIT:
-                return found
-            low = found[-1].memory_id
+                return Neo4jSide(found, self._generation)
+            low = rows[-1]["node"]["memory_id"]
+
+    async def among(self, memory_ids: Sequence[int]) -> Side:
+        return Neo4jSide(await self._read(_NODES_OF, {"ids": list(memory_ids)}), self._generation)
 
     async def objects_of(self, memory_ids: Sequence[int]) -> list[HeldObject]:
-        return self._objects(await self._read(_NODES_OF, {"ids": list(memory_ids)}))
+        rows = await self._read(_NODES_OF, {"ids": list(memory_ids)})
+        return [_object(row, self._generation) for row in rows]
 
     async def edges_between(self, low: int, high: int) -> HeldEdges:
         return _edges(await self._read(_EDGES_BETWEEN, {"low": low, "high": high}))
@@ -107,22 +131,61 @@ class Neo4jInventory:
         # Without `read`, so that a cluster answers from its leader.
         return await self._neo4j.run(query, {"backend": self.backend, **parameters}, timeout=READ_SECONDS)
 
-    def _objects(self, rows: Sequence[Mapping[str, Any]]) -> list[HeldObject]:
-        space = self._generation.space
-        return [
-            HeldObject(
-                node["memory_id"],
-                # What is no number is older than every version.
-                None if (version := node.get("version")) is None else whole(version) or 0,
-                node.get("projection_hash", ""),
-                digest(node, space),
-                node.get("tenant", ""),
-                node.get("user_id", ""),
-                row["needed"],
-            )
-            for row in rows
-            for node in (row["node"],)
-        ]
+
+class Neo4jSide:
+    """Nodes as the database gives them."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]], generation: Generation) -> None:
+        self._nodes = nodes
+        self._generation = generation
+
+    def differences(self, rows: Sequence[Row]) -> Sequence[Difference]:
+        """Whatever equals the node that the truth gives is done with; only of the rest a digest is made."""
+        held = {row["node"]["memory_id"]: row for row in self._nodes}
+        expected: list[Expected] = []
+        same: set[int] = set()
+        for row in rows:
+            truth = truth_of(row, NEEDS)
+            node = properties(truth, self._generation)
+            found = held.get(truth.memory_id)
+            if found is not None and _equal(node, found["node"]):
+                same.add(truth.memory_id)
+            else:
+                expected.append(Expected(truth.memory_id, truth.version, node["projection_hash"]))
+        odd = [_object(row, self._generation) for row in self._nodes if row["node"]["memory_id"] not in same]
+        return list(diff_objects(expected, odd))
+
+
+def _equal(want: Mapping[str, Any], have: Mapping[str, Any]) -> bool:
+    """Whether a node holds the very values: 1, 1.0 and true are equal to Python, but not to a digest."""
+    return (
+        len(have) - ("edges_version" in have) == len(want)
+        and all(have.get(name) == value for name, value in want.items())
+        and all(type(have.get(name)) is type(want.get(name)) for name in _NUMBERS)
+    )
+
+
+_NUMBERS = ("memory_id", "version", "importance", "expires_at")
+
+
+def _expected(truth: Truth, generation: Generation) -> Expected:
+    node = properties(truth, generation)
+    return Expected(truth.memory_id, truth.version, node["projection_hash"])
+
+
+def _object(row: Mapping[str, Any], generation: Generation) -> HeldObject:
+    node = row["node"]
+    version = node.get("version")
+    return HeldObject(
+        node["memory_id"],
+        # What is no number is older than every version.
+        None if version is None else whole(version) or 0,
+        node.get("projection_hash", ""),
+        digest(node, generation.space),
+        node.get("tenant", ""),
+        node.get("user_id", ""),
+        row["needed"],
+    )
 
 
 def _edges(rows: Sequence[Mapping[str, Any]]) -> HeldEdges:

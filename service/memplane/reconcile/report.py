@@ -11,8 +11,8 @@ from memplane.outbox.events import Target
 Mode: TypeAlias = Literal["audit", "repair"]
 """Audit reports; repair also inserts repair events."""
 
-Kind: TypeAlias = Literal["full"]
-"""Which memories a run looks at."""
+Kind: TypeAlias = Literal["full", "incremental"]
+"""Which memories a run looks at: all, or those that have changed since an earlier run."""
 
 State: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
 
@@ -28,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`position`: everything up to this memory id is compared. `total`: memories in the truth, an estimate."""
+    """`position`: everything up to this memory id is compared. `total`: memories to compare, an estimate."""
 
     position: int
     scanned: int
@@ -53,6 +53,12 @@ class Report:
     repaired: dict[str, int] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     error: str | None = None
+    reason: str | None = None
+    """Why the run is a full one although an incremental one was asked for."""
+    resumed: int = 0
+    """How often the run was taken up again after it had broken off."""
+    unchecked: int = 0
+    """Vectors that could not be compared, as no embedding of their text is stored."""
 
     @property
     def clean(self) -> bool:

@@ -1,8 +1,11 @@
 """One reconciliation run: scan in id order, confirm what differs, report it, and in repair mode enqueue the repairs.
 
-Memory is bounded: one page of the truth and the objects of its id range at a time. Orphans are the one kind whose
-repair destroys data, and the one that a wrong connection produces en masse. So their ids are put aside, the run stops
-as soon as they exceed a fraction of what the target holds, and they are repaired only after a whole run without that.
+Memory is bounded: two pages at a time, whatever the table's size. Every step (candidates confirmed, repairs enqueued,
+position recorded) is one transaction, so a run that was killed is taken up where it stopped.
+
+Orphans are the one kind whose repair destroys data, and the one that a wrong connection produces en masse. So they are
+put aside in the run's record, the run stops as soon as they exceed a fraction of what the target holds, and they are
+repaired only after a whole run without that.
 
 Source: seed `002` section 10; design section 7.
 """
@@ -10,36 +13,37 @@ Source: seed `002` section 10; design section 7.
 from __future__ import annotations
 
 import asyncio
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from memplane.errors import MemplaneError
 from memplane.outbox.enqueue import enqueue_repairs
 from memplane.outbox.events import ProjectionTarget
-from memplane.reconcile import runs
-from memplane.reconcile.confirm import Mismatch, confirm, unique_repairs
-from memplane.reconcile.diff import Difference, Drift, diff_edges, diff_objects
+from memplane.outbox.locks import lock_memories
+from memplane.outbox.patience import DATABASE_ERRORS
+from memplane.reconcile import record as records
+from memplane.reconcile.confirm import Confirmed, Mismatch, confirm, unique_repairs
+from memplane.reconcile.diff import Difference, Drift
 from memplane.reconcile.inventory import Inventory, inventory_of
+from memplane.reconcile.pace import Pace
+from memplane.reconcile.record import UNSETTLED, Alive, Beginning, Finding, RunRecord
 from memplane.reconcile.report import Kind, Mode, Progress, ProgressCallback, Report, Sample
-from memplane.reconcile.truth import FIRST_ID, LAST_ID, edges_between, estimate, page
-from memplane.schema.database import Database
+from memplane.reconcile.scan import ChangedScan, FullScan, Page, Scan, pages
+from memplane.reconcile.truth import LAST_ID, estimate
+from memplane.reconcile.watermark import changed_since, read_base
+from memplane.schema.database import Connection, Database
+from memplane.settings import ReconcileSettings
 from memplane.signal import Signal
 
-PAGE = 2000
-"""Memories compared at a time."""
+log = logging.getLogger(__name__)
 
 CONFIRM = 500
 """Candidates looked at again, and repaired, in one go."""
 
 SAMPLES = 100
 """Mismatches that a run keeps as examples."""
-
-SAVE_PAGES = 10
-"""After so many pages the run's record is updated."""
-
-ORPHAN_FRACTION = 0.1
-"""A run that finds more orphans than this fraction of the target's objects stops, unless told otherwise."""
 
 ORPHAN_FLOOR = 100
 """So many orphans are never suspicious."""
@@ -55,6 +59,13 @@ class TooManyOrphans(MemplaneError):  # noqa: N818 - reads as what was found
         )
 
 
+class AlreadyRunning(MemplaneError):  # noqa: N818 - reads as what is in the way
+    """Another process is making the same comparison right now."""
+
+    def __init__(self, run_id: int) -> None:
+        super().__init__(f"Run {run_id} is making this comparison right now: wait until it ends, or end it")
+
+
 async def reconcile(
     database: Database,
     target: ProjectionTarget,
@@ -63,131 +74,229 @@ async def reconcile(
     kind: Kind = "full",
     signal: Signal | None = None,
     progress: ProgressCallback | None = None,
-    orphan_fraction: float = ORPHAN_FRACTION,
+    orphan_fraction: float | None = None,
+    resume: bool = True,
+    settings: ReconcileSettings | None = None,
+    inventory: Inventory | None = None,
 ) -> Report:
     """Compare a target with the truth and return what was found; repairs are events for the target's workers.
 
-    `orphan_fraction` (0 to 1; 1 allows any number) is the share of orphans at which the run stops. A run that was
-    aborted by `signal` ends as `cancelled`, one that stopped on its own as `failed`; both are recorded. Raises
-    `TargetUnavailable`, `IdentityError`, whatever else ends it, after recording the run as failed.
+    An incremental run becomes a full one when there is nothing to build upon; `Report.reason` says why. `resume`: take
+    up a run of the same kind and mode that broke off, if it is young enough (`settings.resume_seconds`).
+    `orphan_fraction` (0 to 1; 1 allows any number) is the share of orphans at which the run stops, by default that of
+    the settings. `inventory` stands in for the target's own, to compare another generation.
+
+    A run that was aborted by `signal` ends as `cancelled`, one that stopped on its own as `failed`; both are recorded.
+    Raises `AlreadyRunning`, `RunLost`, `TargetUnavailable`, `IdentityError`, whatever else ends it, after recording
+    the run as failed.
     """
-    inventory = await inventory_of(target)
-    report = await runs.start(database, inventory.target, kind, mode)
-    run = _Run(
-        database, inventory, report, signal=signal or Signal(), progress=progress, orphan_fraction=orphan_fraction
-    )
+    chosen, signal = settings or ReconcileSettings(), signal or Signal()
+    held = inventory or await inventory_of(target, vectors=chosen.vectors)
+    lineage = await records.read_lineage(database)
+    beginning = await _beginning(database, held, kind, mode, lineage)
+    record = await _begin(database, beginning, chosen.resume_seconds if resume else 0.0, signal)
+    fraction = chosen.orphan_fraction if orphan_fraction is None else orphan_fraction
+    run = _Run(record, held, chosen, signal=signal, progress=progress, orphan_fraction=fraction)
+    report = record.report
     try:
-        await run.work()
+        async with _heartbeat(record):
+            await run.work()
     except TooManyOrphans as stop:
         report.state, report.error = "failed", str(stop)
     except (Exception, asyncio.CancelledError) as error:
         report.state, report.error = "failed", type(error).__name__
+        with suppress(*DATABASE_ERRORS):
+            await record.end()
         raise
-    finally:
-        await runs.save(database, report, run.position)
+    await record.end()
     return report
 
 
-@dataclass(slots=True)
-class _Page:
-    """The differences of one id range, and where it ends."""
+async def _beginning(database: Database, inventory: Inventory, kind: Kind, mode: Mode, lineage: str) -> Beginning:
+    target, generation = inventory.target, inventory.generation_id
+    if kind == "full":
+        return Beginning(target, kind, mode, generation, lineage)
+    base = await read_base(database, target, lineage=lineage, generation_id=generation)
+    return Beginning(
+        target, "full" if base.since is None else "incremental", mode, generation, lineage, base.since, base.reason
+    )
 
-    high: int
-    scanned: int
-    candidates: list[Difference]
+
+async def _begin(database: Database, beginning: Beginning, resume_seconds: float, signal: Signal) -> RunRecord:
+    """Begin; a run that may be dead is given the time to show that it lives."""
+    first: Alive | None = None
+    while True:
+        try:
+            return await records.begin(database, beginning, resume_seconds=resume_seconds)
+        except Alive as alive:
+            if first is not None and (alive.run_id, alive.heartbeat_at) != (first.run_id, first.heartbeat_at):
+                raise AlreadyRunning(alive.run_id) from None
+            if first is None:
+                log.info("waiting to see whether an unfinished run still lives", extra={"run_id": alive.run_id})
+            first = first or alive
+        with suppress(TimeoutError):
+            async with asyncio.timeout(records.HEARTBEAT_SECONDS):
+                await signal.wait()
+        if signal.aborted:
+            raise AlreadyRunning(first.run_id)
+
+
+@asynccontextmanager
+async def _heartbeat(record: RunRecord) -> AsyncIterator[None]:
+    """Show that the run lives while it works."""
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(records.HEARTBEAT_SECONDS)
+            try:
+                if not await record.beat():
+                    return  # the next step says that the run is lost
+            except DATABASE_ERRORS as error:
+                # The next statement of the run itself meets the same, and ends it.
+                log.warning("a heartbeat failed", extra={"run_id": record.report.run_id, "error": type(error).__name__})
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+        with suppress(asyncio.CancelledError):
+            await beating
 
 
 class _Run:
     def __init__(
         self,
-        database: Database,
+        record: RunRecord,
         inventory: Inventory,
-        report: Report,
+        settings: ReconcileSettings,
         *,
         signal: Signal,
         progress: ProgressCallback | None,
         orphan_fraction: float,
     ) -> None:
-        self.database = database
+        self.database = record.database
+        self.record = record
+        self.report = record.report
         self.inventory = inventory
-        self.report = report
+        self.settings = settings
         self.signal = signal
         self.progress = progress
         self.orphan_fraction = orphan_fraction
-        self.position = 0
-        self._orphans: array[int] = array("q")
         self._held = 0
         self._total = 0
 
     async def work(self) -> None:
-        self._total = await estimate(self.database)
+        await self.inventory.open()
         self._held = await self.inventory.count()
-        pages = 0
-        while self.position < LAST_ID:
-            if self.signal.aborted:
-                self.report.state = "cancelled"
-                return
-            await self._compare(await self._scan(self.position))
-            pages += 1
-            if pages % SAVE_PAGES == 0:
-                await runs.save(self.database, self.report, self.position)
-        await self._repair_orphans()
-        self.report.state = "completed"
+        if self.record.position < LAST_ID:
+            await self._scan()
+        if not self.signal.aborted:
+            await self._repair_orphans()
+        self.report.state = "cancelled" if self.signal.aborted else "completed"
 
-    async def _scan(self, low: int) -> _Page:
-        """Read one page of the truth and the target's objects of the same id range, and compare them."""
-        if low == 0:
-            low = FIRST_ID
-        truths = await page(self.database, self.inventory.needs, low, PAGE)
-        high = truths[-1].memory_id if len(truths) == PAGE else LAST_ID
-        held, held_edges = await asyncio.gather(
-            self.inventory.objects_between(low, high), self.inventory.edges_between(low, high)
-        )
-        candidates = list(diff_objects([self.inventory.expected(truth) for truth in truths], held))
-        if self.inventory.holds_edges:
-            wanted = await edges_between(self.database, low, high)
-            candidates += diff_edges(wanted, held_edges.by_source, held_edges.bare, self.inventory.backend)
-        return _Page(high, len(truths), candidates)
+    async def _scan(self) -> None:
+        scan = await self._source()
+        self._total = await scan.total()
+        pace = Pace(self.settings.rows_per_second, self.signal)
+        async with aclosing(pages(scan, self.inventory, self.record.position)) as found:
+            async for page in found:
+                await self._compare(page)
+                await pace.keep(len(page.ids))
+                if self.signal.aborted:
+                    return
 
-    async def _compare(self, scanned: _Page) -> None:
-        """Confirm a page's candidates, count and repair them."""
-        for start in range(0, len(scanned.candidates), CONFIRM):
-            found = await confirm(self.database, self.inventory, scanned.candidates[start : start + CONFIRM])
-            self.report.count(
-                [Sample(one.difference.memory_id, one.difference.drift, one.difference.detail) for one in found],
-                SAMPLES,
-            )
-            self._put_aside([one for one in found if one.difference.drift is Drift.ORPHAN])
-            await self._repair([one for one in found if one.difference.drift is not Drift.ORPHAN])
-        self.position = scanned.high
-        self.report.scanned += scanned.scanned
+    async def _source(self) -> Scan:
+        since, target = self.record.since, self.report.target
+        if self.report.kind == "full" or since is None:
+            return FullScan(self.database, self.inventory, await estimate(self.database))
+        changed = await changed_since(self.database, target, since, limit=self.settings.max_changes)
+        if changed is not None:
+            return ChangedScan(self.database, self.inventory, changed)
+        await self.record.widen(f"more than {self.settings.max_changes} memories have changed")
+        return FullScan(self.database, self.inventory, await estimate(self.database))
+
+    async def _compare(self, page: Page) -> None:
+        """Confirm a page's candidates batch by batch; each batch is recorded with the position up to which it is."""
+        done = 0
+        for batch in batches(page.candidates, CONFIRM):
+            confirmed = await confirm(self.database, self.inventory, batch)
+            last = batch[-1].memory_id
+            through = bisect_right(page.ids, last)
+            await self._step(confirmed, last, through - done, _within(page.unchecked, page.ids, done, through))
+            done = through
+        await self._step(Confirmed(), page.high, len(page.ids) - done, _within(page.unchecked, page.ids, done, None))
         if self.progress is not None:
             mismatches = sum(self.report.mismatches.values())
-            self.progress(Progress(self.position, self.report.scanned, self._total, mismatches))
+            self.progress(Progress(self.record.position, self.report.scanned, self._total, mismatches))
 
-    def _put_aside(self, orphans: Sequence[Mismatch]) -> None:
-        self._orphans.extend(one.difference.memory_id for one in orphans)
+    async def _step(self, confirmed: Confirmed, position: int, scanned: int, unchecked: int) -> None:
+        """Count, repair and record, all or nothing."""
+        report, mismatches = self.report, confirmed.mismatches
+        report.scanned += scanned
+        report.unchecked += unchecked
+        report.count(
+            [Sample(one.difference.memory_id, one.difference.drift, one.difference.detail) for one in mismatches],
+            SAMPLES,
+        )
+        if confirmed.oldest_unsettled_xid is not None:
+            self.record.watermark = min(self.record.watermark, confirmed.oldest_unsettled_xid)
+        self._refuse_floods()
+        findings = [_finding(one) for one in mismatches]
+        findings += [Finding(memory_id, UNSETTLED) for memory_id in confirmed.unsettled]
+        async with self.database.transaction() as connection:
+            await self._repair(connection, [one for one in mismatches if one.difference.drift is not Drift.ORPHAN])
+            await self.record.step(connection, position, findings)
+
+    def _refuse_floods(self) -> None:
         allowed = max(ORPHAN_FLOOR, self.orphan_fraction * self._held)
-        if self.orphan_fraction < 1 and len(self._orphans) > allowed:
+        if self.orphan_fraction < 1 and self.report.mismatches.get(Drift.ORPHAN, 0) > allowed:
             raise TooManyOrphans(int(allowed), self._held)
 
     async def _repair_orphans(self) -> None:
         """Orphans were put aside a while ago, so each is looked at again."""
         if self.report.mode == "audit":
             return
-        for start in range(0, len(self._orphans), CONFIRM):
-            if self.signal.aborted:
-                return
-            again = [Difference(memory_id, Drift.ORPHAN) for memory_id in self._orphans[start : start + CONFIRM]]
-            found = await confirm(self.database, self.inventory, again)
-            await self._repair([one for one in found if one.difference.drift is Drift.ORPHAN])
+        while not self.signal.aborted and (ids := await self.record.waiting_orphans(CONFIRM)):
+            again = await confirm(self.database, self.inventory, [Difference(one, Drift.ORPHAN) for one in ids])
+            orphans = [one for one in again.mismatches if one.difference.drift is Drift.ORPHAN]
+            async with self.database.transaction() as connection:
+                await self._repair(connection, orphans)
+                await self.record.settle_orphans(connection, ids)
+                await self.record.step(connection, LAST_ID)
 
-    async def _repair(self, mismatches: Sequence[Mismatch]) -> None:
-        """Enqueue repairs, one transaction per type, so that what was repaired can be counted by type."""
+    async def _repair(self, connection: Connection, mismatches: Sequence[Mismatch]) -> None:
+        """Enqueue repairs type by type, so that what was repaired can be counted by type."""
         if self.report.mode == "audit":
             return
-        for drift in sorted({one.difference.drift for one in mismatches}):
-            repairs = unique_repairs([one for one in mismatches if one.difference.drift is drift])
-            async with self.database.transaction() as connection:
-                inserted = await enqueue_repairs(connection, self.database, repairs)
-            self.report.add_repaired(drift, inserted)
+        repairs = [one for one in mismatches if one.repair is not None]
+        # All locks at once in their order; the calls below find them held.
+        await lock_memories(connection, self.database, {one.difference.memory_id for one in repairs})
+        for drift in sorted({one.difference.drift for one in repairs}):
+            chosen = unique_repairs([one for one in repairs if one.difference.drift is drift])
+            self.report.add_repaired(drift, await enqueue_repairs(connection, self.database, chosen))
+
+
+def batches(candidates: Sequence[Difference], size: int) -> list[Sequence[Difference]]:
+    """Portions of at least `size` candidates, the last one aside; all candidates of a memory are in one portion."""
+    found: list[Sequence[Difference]] = []
+    start = 0
+    while start < len(candidates):
+        end = min(start + size, len(candidates))
+        while end < len(candidates) and candidates[end].memory_id == candidates[end - 1].memory_id:
+            end += 1
+        found.append(candidates[start:end])
+        start = end
+    return found
+
+
+def _within(unchecked: Sequence[int], ids: Sequence[int], start: int, end: int | None) -> int:
+    """How many of the sorted `unchecked` are among `ids[start:end]`."""
+    low = bisect_right(unchecked, ids[start - 1]) if start > 0 else 0
+    high = len(unchecked) if end is None else bisect_right(unchecked, ids[end - 1]) if end > 0 else 0
+    return max(0, high - low)
+
+
+def _finding(mismatch: Mismatch) -> Finding:
+    difference = mismatch.difference
+    return Finding(difference.memory_id, difference.drift, difference.detail, living=mismatch.living)

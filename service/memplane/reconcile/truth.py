@@ -1,11 +1,14 @@
-"""The truth's side of a comparison: pages of live memories in id order, and the standing of single candidates."""
+"""The truth's side of a comparison: live memories in id order, and the standing of single candidates.
+
+A scan gets rows as the driver gives them, since it looks at a million of them; `truth_of` makes a `Truth` of one.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from memplane.outbox.events import Edge, Needs, Target, Truth
 from memplane.schema.database import Database
@@ -22,11 +25,35 @@ def _columns(needs: Needs) -> str:
     return _FIELDS + (", m.metadata" if needs.metadata else "")
 
 
-def _page_statement(needs: Needs) -> str:
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Whose stored embeddings belong to the truth: what the target should hold as vectors."""
+
+    model: str
+    revision: str
+    dimensions: int
+
+
+Row: TypeAlias = Mapping[str, Any]
+"""A live memory as the driver gives it: the columns of `_FIELDS`, `metadata` if needed, and `vector`: the SHA-256 of
+its stored embedding, None when there is none or vectors are not compared."""
+
+# A probe per memory, whatever the statistics say: a page must never read the whole table of embeddings.
+_VECTOR = """
+LEFT JOIN LATERAL (
+    SELECT sha256(e.vector) AS vector FROM {schema}.memory_embedding AS e
+    WHERE e.tenant = m.tenant AND e.text_hash = m.text_hash AND e.model = $3 AND e.revision = $4 AND e.dimensions = $5
+    LIMIT 1) AS v ON TRUE
+"""
+
+
+def _rows_statement(needs: Needs, where: str, tail: str, *, vectors: bool) -> str:
     return f"""
-SELECT m.id, {_columns(needs)} FROM {{schema}}.long_term_memory AS m
-WHERE m.id > $1 AND m.deleted_at IS NULL AND NOT {_EXPIRED}
-ORDER BY m.id LIMIT $2
+SELECT m.id, {_columns(needs)}, {"v.vector" if vectors else "NULL::bytea AS vector"}
+FROM {{schema}}.long_term_memory AS m
+{_VECTOR if vectors else ""}
+WHERE {where} AND m.deleted_at IS NULL AND NOT {_EXPIRED}
+ORDER BY m.id {tail}
 """
 
 
@@ -60,15 +87,24 @@ def _standing_statement(needs: Needs) -> str:
     """One statement, so that a memory and its unfinished events come from one snapshot."""
     return f"""
 SELECT w.id, m.id IS NOT NULL AS present, m.deleted_at IS NOT NULL AS deleted, {_EXPIRED} AS expired,
-       {_columns(needs)}, {_BUSY} AS busy
+       {_columns(needs)}, {_BUSY} OR COALESCE(m.content_hash = '', FALSE) AS busy, m.changed_xid::text AS changed_xid
 FROM unnest($1::bigint[]) AS w (id) LEFT JOIN {{schema}}.long_term_memory AS m ON m.id = w.id
 """
 
 
-_ESTIMATE = "SELECT count(*) FROM {schema}.long_term_memory WHERE deleted_at IS NULL"
+# Counting a large table takes longer than a statement may; its statistics are good enough for a progress bar.
+_ESTIMATE = """
+SELECT CASE WHEN c.reltuples > 500000 THEN c.reltuples::bigint
+            ELSE (SELECT count(*) FROM {schema}.long_term_memory WHERE deleted_at IS NULL) END
+FROM pg_class AS c WHERE c.oid = $1::text::regclass
+"""
 
-FIRST_ID = -(2**62)
-"""Below every id: the truth's begin at 1, but somebody's hand may have put others into a target."""
+_EMBEDDINGS = """
+SELECT m.id, e.vector FROM {schema}.long_term_memory AS m
+JOIN {schema}.memory_embedding AS e
+  ON e.tenant = m.tenant AND e.text_hash = m.text_hash AND e.model = $2 AND e.revision = $3 AND e.dimensions = $4
+WHERE m.id = ANY ($1::bigint[])
+"""
 
 LAST_ID = 2**63 - 1
 
@@ -80,6 +116,8 @@ class Standing:
     truth: Truth
     expired: bool
     busy: bool
+    changed_xid: int | None = None
+    """Transaction of the last change; None without a row."""
 
     def same(self, other: Standing) -> bool:
         """Whether nothing happened to the memory between two looks."""
@@ -92,11 +130,32 @@ class Standing:
         )
 
 
-async def page(database: Database, needs: Needs, after: int, limit: int) -> list[Truth]:
+async def page(database: Database, needs: Needs, vectors: Vectors | None, after: int, limit: int) -> Sequence[Row]:
     """The next `limit` live memories with an id above `after`, in id order; without text."""
+    statement = _rows_statement(needs, "m.id > $1", "LIMIT $2", vectors=vectors is not None)
+    return await _rows(database, statement, vectors, after, limit)
+
+
+async def among(database: Database, needs: Needs, vectors: Vectors | None, memory_ids: Sequence[int]) -> Sequence[Row]:
+    """The live ones of these memories, in id order; without text."""
+    statement = _rows_statement(needs, "m.id = ANY ($1::bigint[])", "LIMIT $2", vectors=vectors is not None)
+    return await _rows(database, statement, vectors, list(memory_ids), len(memory_ids))
+
+
+async def _rows(database: Database, statement: str, vectors: Vectors | None, *arguments: object) -> Sequence[Row]:
+    space = () if vectors is None else (vectors.model, vectors.revision, vectors.dimensions)
     async with database.acquire() as connection:
-        rows = await connection.fetch(database.sql(_page_statement(needs)), after, limit)
-    return [_truth(row, needs, live=True) for row in rows]
+        rows: Sequence[Row] = await connection.fetch(database.sql(statement), *arguments, *space)
+    return rows
+
+
+async def embeddings_of(database: Database, vectors: Vectors, memory_ids: Sequence[int]) -> dict[int, bytes]:
+    """The stored embeddings of these memories, as little-endian float32 values; those without one are left out."""
+    async with database.acquire() as connection:
+        rows = await connection.fetch(
+            database.sql(_EMBEDDINGS), list(memory_ids), vectors.model, vectors.revision, vectors.dimensions
+        )
+    return {row["id"]: row["vector"] for row in rows}
 
 
 async def edges_between(database: Database, low: int, high: int) -> dict[int, list[Edge]]:
@@ -125,17 +184,20 @@ async def standings(database: Database, needs: Needs, target: Target, memory_ids
 async def estimate(database: Database) -> int:
     """About how many memories there are."""
     async with database.acquire() as connection:
-        return int(await connection.fetchval(database.sql(_ESTIMATE)))
+        table = f"{database.schema}.long_term_memory"
+        return int(await connection.fetchval(database.sql(_ESTIMATE), table))
 
 
 def _standing(row: Mapping[str, Any], needs: Needs) -> Standing:
     if not row["present"]:
         return Standing(Truth(row["id"], live=False, version=0), expired=False, busy=row["busy"])
     live = not row["deleted"] and not row["expired"]
-    return Standing(_truth(row, needs, live=live), row["expired"] and not row["deleted"], row["busy"])
+    truth = truth_of(row, needs, live=live)
+    return Standing(truth, row["expired"] and not row["deleted"], row["busy"], int(row["changed_xid"]))
 
 
-def _truth(row: Mapping[str, Any], needs: Needs, *, live: bool) -> Truth:
+def truth_of(row: Row, needs: Needs, *, live: bool = True) -> Truth:
+    """A row as a `Truth`."""
     metadata = row["metadata"] if needs.metadata else None
     return Truth(
         row["id"],
