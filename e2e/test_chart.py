@@ -109,3 +109,10 @@ def test_the_chart_packages(cluster: E2ECluster, tmp_path: Path) -> None:
 
 def test_helm_test_passes_on_the_release(cluster: E2ECluster, release: str) -> None:
     cluster.helm("test", "memplane", "--namespace", release, "--timeout", "3m")
+
+
+@pytest.mark.parametrize("path", ["", ".spec", ".spec.projections.milvus.worker", ".spec.reconciler.purge", ".status"])
+def test_kubectl_explain_describes_every_field(cluster: E2ECluster, release: str, path: str) -> None:
+    text = cluster.kubectl("explain", f"memorybackend{path}")
+    assert "<no description>" not in text.replace("metadata\t<ObjectMeta>", ""), text
+    assert "DESCRIPTION:" in text
