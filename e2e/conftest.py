@@ -91,7 +91,7 @@ class Space:
             **changes,
         }
 
-    def ready(self, name: str = "memory", *, timeout: float = 240) -> None:
+    def ready(self, name: str = "memory", *, timeout: float = 420) -> None:
         """Wait until the backend is Ready for its newest generation."""
 
         def check() -> bool:
@@ -108,7 +108,7 @@ class Space:
         key = base64.b64decode(found.data["key"]).decode()
         return Memory(self.kube, SYSTEM, self.name, name, key, user)
 
-    def converged(self, name: str = "memory", *, timeout: float = 120) -> None:
+    def converged(self, name: str = "memory", *, timeout: float = 240) -> None:
         """Wait until the backend reports that nothing waits and nothing differs."""
         eventually(
             f"{name} has converged",

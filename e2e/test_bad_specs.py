@@ -146,7 +146,7 @@ def test_a_missing_secret_becomes_a_condition_and_is_waited_for(space: Space, na
     eventually(
         "the condition names it",
         lambda: space.kube.condition(space.name, "memory", "Ready").get("reason") == reason,
-        timeout=60,
+        timeout=120,
     )
     assert name in space.kube.condition(space.name, "memory", "Ready")["message"]
     space.kube.secret(space.name, name, {key: space.addresses["postgres"]})

@@ -35,7 +35,7 @@ def test_deleted_and_edited_children_come_back(space: Space) -> None:
                 raise
             return False
 
-    eventually("the children are as declared", asked, timeout=60)
+    eventually("the children are as declared", asked, timeout=180)
     deployment = kube.deployment(space.name, "memory")
     assert deployment is not None
     assert deployment["spec"].get("paused") is True, "a field that is not ours is left alone"
@@ -55,7 +55,7 @@ def test_a_paused_backend_is_left_alone(space: Space) -> None:
 
     always("a paused backend is left alone", untouched, seconds=25)
     kube.apply_backend(space.name, "memory", space.spec(projections={}))
-    eventually("it is looked after again", lambda: not untouched(), timeout=60)
+    eventually("it is looked after again", lambda: not untouched(), timeout=180)
 
 
 def test_a_removed_projection_is_pruned(space: Space) -> None:

@@ -23,10 +23,10 @@ def test_killed_workers_and_a_killed_postgres_lose_nothing(space: Space) -> None
         memory.write("a fact after the kill")
         return True
 
-    eventually("writes are accepted again", writes_again, timeout=180, every=2)
+    eventually("writes are accepted again", writes_again, timeout=300, every=2)
     got = memory.node("MEMORY.GET", {"ids": ids})
     assert len(got) == len(ids), "an acknowledged write is gone"
-    space.converged(timeout=240)
+    space.converged(timeout=480)
     for target in ("milvus", "neo4j"):
         report = space.audit(target)
         assert sum(report["mismatches"].values()) == 0, report
@@ -43,7 +43,7 @@ def test_a_killed_projection_target_catches_up(space: Space, store: str) -> None
     space.kube.kill_pod(SYSTEM, pod["metadata"]["name"])
     ids = memory.write(*(f"meanwhile {number}" for number in range(50)))
     assert len(memory.node("MEMORY.GET", {"ids": ids})) == 50, "the truth answers without its projections"
-    space.converged(timeout=300)
+    space.converged(timeout=480)
     report = space.audit(store)
     assert sum(report["mismatches"].values()) == 0, report
 
@@ -60,4 +60,4 @@ def test_killed_service_pods_come_back(space: Space) -> None:
     def answers() -> bool:
         return bool(memory.node("MEMORY.GET", {"ids": [kept]}))
 
-    eventually("the service answers again", answers, timeout=120)
+    eventually("the service answers again", answers, timeout=240)

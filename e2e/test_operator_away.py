@@ -18,7 +18,7 @@ OPERATOR = "memplane-operator"
 def scale(kube: Kube, replicas: int) -> None:
     kube.apps.patch_namespaced_deployment_scale(OPERATOR, SYSTEM, {"spec": {"replicas": replicas}})
     selector = "app.kubernetes.io/name=memplane-operator"
-    eventually(f"{replicas} operators run", lambda: len(kube.pods(SYSTEM, selector)) == replicas, timeout=90)
+    eventually(f"{replicas} operators run", lambda: len(kube.pods(SYSTEM, selector)) == replicas, timeout=240)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_what_happened_while_the_operator_was_away_is_made_good(space: Space) ->
     held = kube.backend(space.name, "dropped")
     assert held is not None, "the finalizer holds it until the operator is back"
     scale(kube, 1)
-    eventually("the Deployment is back", lambda: kube.deployment(space.name, "memory") is not None, timeout=90)
+    eventually("the Deployment is back", lambda: kube.deployment(space.name, "memory") is not None, timeout=240)
     eventually("the deleted backend is gone", lambda: kube.backend(space.name, "dropped") is None, timeout=180)
 
 
@@ -57,7 +57,7 @@ def test_a_restarted_operator_rolls_nothing(space: Space) -> None:
     eventually(
         "the new operator has taken over",
         lambda: (kube.backend(space.name, "memory") or {})["status"]["observedGeneration"] == 2,
-        timeout=120,
+        timeout=240,
     )
     space.ready()
     after = {name: (kube.deployment(space.name, name) or {})["metadata"]["generation"] for name in names}

@@ -19,12 +19,12 @@ def test_a_rotated_connection_rolls_the_pods_while_the_service_answers(space: Sp
     (kept,) = memory.write("survives the rotation")
     # Another spelling of the same address stands for a new password: its content differs, so the pods must roll.
     space.kube.secret(space.name, "stores", {"postgres": space.addresses["postgres"] + "?application_name=rotated"})
-    eventually("the rollout begins", lambda: template_inputs(space) != before, timeout=120)
+    eventually("the rollout begins", lambda: template_inputs(space) != before, timeout=240)
 
     def rolled_out() -> bool:
         assert memory.node("MEMORY.GET", {"ids": [kept]}), "the service is interrupted"
         status = (space.kube.deployment(space.name, "memory") or {}).get("status", {})
         return bool(status.get("updatedReplicas") == status.get("replicas") == status.get("readyReplicas") == 1)
 
-    eventually("the rollout ends", rolled_out, timeout=180)
+    eventually("the rollout ends", rolled_out, timeout=300)
     space.ready()

@@ -77,7 +77,7 @@ def test_a_failing_migration_stops_the_rollout_and_the_old_release_serves_on(spa
     eventually(
         "the rollout is held back",
         lambda: kube.condition(space.name, "memory", "Reconciled").get("reason") in ("Migrating", "MigrationFailed"),
-        timeout=60,
+        timeout=180,
     )
     deployment = kube.deployment(space.name, "memory") or {}
     assert not deployment["spec"]["template"]["spec"]["containers"][0]["image"].endswith("does-not-exist")

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(what: str, check: Callable[[], T], *, timeout: float = 120, every: float = 1.0) -> T:
+def eventually(what: str, check: Callable[[], T], *, timeout: float = 180, every: float = 1.0) -> T:
     """The first true answer of `check`. An `AssertionError` or a false answer means not yet; others are raised."""
     end, last = time.monotonic() + timeout, "it was false"
     while True:
