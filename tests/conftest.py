@@ -162,7 +162,7 @@ def neo4j_settings(stack: Stack) -> Neo4jSettings:
 
 @pytest.fixture(scope="session")
 def mysql_server() -> Iterator[str]:
-    """The DSN of a server without a database name: a MariaDB that this run alone uses, started by the first test that asks.
+    """The DSN, without a database name, of a MariaDB of this run; started by the first test that asks.
 
     `MEMPLANE_TEST_MYSQL_DSN` names one of your own instead, MySQL for instance; its account must make databases.
     """

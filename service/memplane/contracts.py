@@ -200,7 +200,10 @@ class MemorySearchProvider(Protocol):
 
 
 class StoreBackend(Protocol):
-    """What a store plugin registers: a shared pool from which scoped stores are cut. No store comes unscoped."""
+    """What a store plugin registers: a shared pool from which scoped stores are cut. No store comes unscoped.
+
+    A backend of a server may also have `async healthy() -> bool`: the service asks it for `/readyz`.
+    """
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -210,7 +213,10 @@ class StoreBackend(Protocol):
 
 
 class SearchBackend(Protocol):
-    """What a search plugin registers: like `StoreBackend`, for search alone."""
+    """What a search plugin registers: like `StoreBackend`, for search alone.
+
+    It may also have a property `strategies`, the names that SEARCH may give: the service shows them.
+    """
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

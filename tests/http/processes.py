@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +59,13 @@ class Child:
 
 
 @contextmanager
-def child(config: Path, log: Path, *command: str) -> Iterator[Child]:
-    """A command that serves, started and listening; killed at the end if it still runs."""
+def child(config: Path, log: Path, *command: str, variables: Mapping[str, str] | None = None) -> Iterator[Child]:
+    """A command that serves, started and listening; killed at the end if it still runs.
+
+    `variables` of the environment are added to the developer's, whose MEMPLANE_ variables are not passed on.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMPLANE_")}
+    environment |= variables or {}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "memplane", "--config", str(config), *command],

@@ -250,6 +250,8 @@ WHOLE = ("checkpoint",)
 """Killed at all of its points by `make test`; of the others, which share most of the way, that takes one in `PART`."""
 PART = 6
 PAIRED = ("checkpoint", "compensation", "check-lost-answer")
+PAIR_PARTS = 8
+"""The pairs of one scenario are several hundred: this many tests share them, of minutes each."""
 
 
 @pytest.mark.slow
@@ -270,10 +272,13 @@ def test_killed_at_any_point_the_task_ends_as_if_nothing_had_happened(tmp_path: 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(PAIR_PARTS))
 @pytest.mark.parametrize("name", PAIRED)
-def test_killed_at_any_two_points_the_task_ends_as_if_nothing_had_happened(tmp_path: Path, name: str) -> None:
+def test_killed_at_any_two_points_the_task_ends_as_if_nothing_had_happened(
+    tmp_path: Path, name: str, part: int
+) -> None:
     scenario = SCENARIOS[name]
-    pairs = list(itertools.product(points_of(scenario, tmp_path / "unharmed"), repeat=2))
+    pairs = list(itertools.product(points_of(scenario, tmp_path / "unharmed"), repeat=2))[part::PAIR_PARTS]
     with ThreadPoolExecutor(4) as pool:
         folders = [tmp_path / str(number) for number in range(len(pairs))]
         list(pool.map(lambda folder, pair: killed_twice(scenario, folder, *pair), folders, pairs))

@@ -15,6 +15,8 @@ from memplane_operator.desired.labels import metadata
 
 CONFIG_PATH = "/etc/memplane/memplane.yaml"
 SECRET_PATH = "/var/run/secrets/memplane"  # noqa: S105 - a folder, not a secret
+CONNECTION_FILE = f"{SECRET_PATH}/store/dsn"
+"""The store's connection Secret as every process finds it."""
 HTTP_PORT = 8080
 
 
@@ -55,7 +57,7 @@ def settings(backend: Backend) -> dict[str, Any]:
     """The settings document as a mapping."""
     spec = backend.spec
     document: dict[str, Any] = {
-        "postgres": {"dsn_file": f"{SECRET_PATH}/store/dsn", **_schema(backend)},
+        **_postgres(backend),
         "store": {"plugin": spec.store.plugin, "options": _store_options(backend)},
         "search": {"plugin": spec.search.plugin, "options": spec.search.options or {}},
         "embedding": {
@@ -90,14 +92,23 @@ def schema_name(backend: Backend) -> str:
     return str((backend.spec.store.options or {}).get("schema", "memplane"))
 
 
-def _schema(backend: Backend) -> dict[str, str]:
-    return {"schema_name": schema_name(backend)} if backend.spec.store.plugin == "postgres" else {}
+def _postgres(backend: Backend) -> dict[str, Any]:
+    """The section of the same name; with another store there is no PostgreSQL."""
+    if backend.spec.store.plugin != "postgres":
+        return {}
+    return {"postgres": {"dsn_file": CONNECTION_FILE, "schema_name": schema_name(backend)}}
 
 
 def _store_options(backend: Backend) -> dict[str, Any]:
+    """The plugin's document. Built-in plugins find their connection; a plugin of your own is given the path."""
     options = dict(backend.spec.store.options or {})
-    if backend.spec.store.plugin == "postgres":
-        options.pop("schema", None)
+    match backend.spec.store.plugin:
+        case "postgres":
+            options.pop("schema", None)
+        case "mysql" if "dsn" not in options:
+            options.setdefault("dsn_file", CONNECTION_FILE)
+        case "milvus":
+            options["milvus"] = {"uri_file": CONNECTION_FILE, **(options.get("milvus") or {})}
     return options
 
 

@@ -21,6 +21,7 @@ from memplane.api.admin import AdminPlane, admin_router
 from memplane.api.asgi import error_body, header_map
 from memplane.api.auth.identity import Authenticator
 from memplane.api.auth.status_key import StatusKey
+from memplane.api.capabilities import Capabilities, capabilities_router
 from memplane.api.errors import HttpError
 from memplane.api.health_routes import health_router
 from memplane.api.http_metrics import HttpMetrics
@@ -34,6 +35,7 @@ from memplane.api.recovery import recovery_router
 from memplane.api.reference import reference_router
 from memplane.api.request_context import RequestContext, current_request, request_context
 from memplane.runtime.transports.protocol import PATH
+from memplane.schema.database import Database
 from memplane.settings import AuthSettings, ServiceSettings
 from memplane.tracing import Tracer
 
@@ -53,6 +55,9 @@ class Parts:
     authenticator: Authenticator
     status_key: StatusKey
     registry: CollectorRegistry
+    capabilities: Capabilities
+    tasks: Database | None
+    """Where recovery tasks are; None: this process has none."""
     tracer: Tracer | None = None
 
 
@@ -82,7 +87,9 @@ def _rest(parts: Parts, service: ServiceSettings, auth: AuthSettings) -> FastAPI
     app.include_router(health_router(parts.health))
     app.include_router(metrics_router(parts.metrics, parts.authenticator, parts.status_key, auth))
     app.include_router(admin_router(parts.admin, parts.authenticator, parts.status_key))
-    app.include_router(recovery_router(parts.admin.database, parts.authenticator))
+    app.include_router(capabilities_router(parts.capabilities, parts.authenticator))
+    if parts.tasks is not None:
+        app.include_router(recovery_router(parts.tasks, parts.authenticator))
     if service.docs:
         app.include_router(reference_router(openapi_document(app, auth)))
     app.add_exception_handler(HttpError, _on_http_error)

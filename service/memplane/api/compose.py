@@ -23,10 +23,14 @@ from memplane.api.auth.identity import Authenticator
 from memplane.api.auth.loopback import Loopback
 from memplane.api.auth.status_key import StatusKey
 from memplane.api.auth.tokens import Tokens
-from memplane.api.connections import Connections, connect
+from memplane.api.capabilities import capabilities_of
+from memplane.api.connections import Connections, connect, truth_in_postgres
 from memplane.api.exposition import RegistryExposition
-from memplane.api.health import ServiceHealth
+from memplane.api.generations import RetiredGenerations
+from memplane.api.going_live import GoingLive
+from memplane.api.health import PluginTruth, PostgresBeside, PostgresTruth, Probed, ServiceHealth, Truth
 from memplane.api.node_plane import MemoryPlane
+from memplane.api.rebuild_metrics import RebuildMetrics
 from memplane.api.recovery_metrics import RecoveryMetrics
 from memplane.api.supervise import Run, Supervisor
 from memplane.api.upkeep import Upkeep
@@ -40,8 +44,7 @@ from memplane.errors import MemplaneError, SettingsError
 from memplane.outbox.events import ProjectionTarget, Target
 from memplane.outbox.metrics import DatabaseMetrics, Metrics
 from memplane.plugins.registry import create_search, create_store
-from memplane.schema.identity import read_identity
-from memplane.schema.migrate import check as check_schema
+from memplane.schema.database import Database
 from memplane.settings import Settings
 from memplane.signal import Signal
 from memplane.tracing import Tracer, start_tracer
@@ -78,10 +81,9 @@ class ServiceProcess:
         self._authenticator = make_authenticator(settings)
         self._status_key = StatusKey(settings.auth.status_key_file)
         self._ready = False
-        database = self.connections.database
+        self._truth: Database | None = self.connections.database if truth_in_postgres(settings) else None
         self._metrics = Metrics(self.registry)
-        self._database_metrics = DatabaseMetrics(database, self.registry)
-        self._recovery_metrics = RecoveryMetrics(database, self.registry)
+        self._counted = self._database_figures()
         self._cache = (
             LtmCache(max_bytes=settings.cache.max_bytes, ttl_seconds=settings.cache.ttl_seconds)
             if Target.LTM_CACHE in self.connections.targets
@@ -93,11 +95,38 @@ class ServiceProcess:
             settings.search.options,
             self.connections.resources(cache=self._cache, store=self._store),
         )
-        self._health = ServiceHealth(database, self.connections.probed(), self.supervisor)
+        self._health = self._make_health()
         self.app: ASGIApp = create_app(self._parts(), settings.service, settings.auth)
+
+    def _database_figures(self) -> list[DatabaseMetrics | RebuildMetrics | RecoveryMetrics]:
+        """What is counted in PostgreSQL: events where it is the truth, recovery tasks wherever it is configured."""
+        counted: list[DatabaseMetrics | RebuildMetrics | RecoveryMetrics] = []
+        if self._truth is not None:
+            counted.append(DatabaseMetrics(self._truth, self.registry))
+            counted.append(RebuildMetrics(self._truth, self.registry))
+        if self.connections.postgres is not None:
+            counted.append(RecoveryMetrics(self.connections.postgres, self.registry))
+        return counted
+
+    def _make_health(self) -> ServiceHealth:
+        probed: dict[str, Probed] = dict(self.connections.probed())
+        truth: Truth
+        if self._truth is not None:
+            truth = PostgresTruth(self._truth)
+        else:
+            truth = PluginTruth(self._store, self._refusal)
+            if self.connections.postgres is not None:
+                probed["postgresql"] = PostgresBeside(self.connections.postgres)
+        return ServiceHealth(truth, probed, self.supervisor)
 
     def _make_store(self) -> StoreBackend:
         chosen = self.settings.store
+        if self.settings.cache.consistency == "cached" and self._cache is None:
+            # What a change of another process invalidates, only PostgreSQL tells.
+            raise SettingsError(
+                "cache.consistency cached needs store.plugin postgres and cache.max_bytes above 0:"
+                " set it to strong, or change those"
+            )
         store = create_store(chosen.plugin, chosen.options, self.connections.resources(cache=self._cache))
         if self._cache is None:
             return store
@@ -105,7 +134,6 @@ class ServiceProcess:
         return CachedBackend(store, self._cache) if self.settings.cache.consistency == "cached" else store
 
     def _parts(self) -> Parts:
-        database = self.connections.database
         defaults: Defaults = {
             "queryLimit": self.settings.defaults.query_limit,
             "searchLimit": self.settings.defaults.search_limit,
@@ -113,17 +141,19 @@ class ServiceProcess:
         return Parts(
             nodes=MemoryPlane(self._store, self._search, defaults, self._refusal, self._count_degraded),
             health=self._health,
-            admin=AdminPlane(database, self.connections.targets, self._status),
+            admin=AdminPlane(self._truth, self.connections.targets, self._status),
             metrics=RegistryExposition(self.registry, self._refresh_metrics),
             authenticator=self._authenticator,
             status_key=self._status_key,
             registry=self.registry,
+            capabilities=capabilities_of(self.settings, self._store, self._search),
+            tasks=self.connections.postgres,
             tracer=self._tracer,
         )
 
     async def _refresh_metrics(self) -> None:
-        await self._database_metrics.refresh()
-        await self._recovery_metrics.refresh()
+        for figures in self._counted:
+            await figures.refresh()
 
     def _refusal(self) -> str | None:
         if self._ready:
@@ -135,7 +165,7 @@ class ServiceProcess:
         self._metrics.search_degraded.labels(target).inc()
 
     async def _status(self) -> Status:
-        return await read_status(self.connections.database, self.settings, self.connections.targets, self._health)
+        return await read_status(self._truth, self.settings, self.connections.targets, self._health)
 
     async def start(self) -> None:
         """Read the credentials' files and begin to bring up the rest. Raises `SettingsError`."""
@@ -145,10 +175,7 @@ class ServiceProcess:
 
     async def _bring_up(self, signal: Signal) -> None:
         """One attempt; the supervisor repeats it until it ends without an error."""
-        database = self.connections.database
-        await database.open()
-        await check_schema(database)
-        await read_identity(database)
+        await self.connections.open_truth()
         milvus = self.connections.milvus
         if milvus is not None and milvus.lite:
             # Two first connections at once would both start the server behind the file.
@@ -157,19 +184,23 @@ class ServiceProcess:
         await self._search.start()
         self._ready = True
         log.info("the service is ready")
-        if not signal.aborted:
-            self._start_parts()
+        if self._truth is not None and not signal.aborted:
+            self._start_parts(self._truth)
 
-    def _start_parts(self) -> None:
-        database = self.connections.database
+    def _start_parts(self, database: Database) -> None:
         if self._cache is not None:
             self.supervisor.start("cache_listener", CacheListener(database, self._cache).run)
             self.supervisor.start("ltm_cache", self._worker(lambda: CacheTarget(database)))
         on_commit = self._cache.on_commit if self._cache is not None else None
         upkeep = Upkeep(database, self.settings, targets=self.connections.targets, on_commit=on_commit)
         self.supervisor.start("upkeep", upkeep.run)
+        if self.connections.milvus is not None:
+            self.supervisor.start("generations", RetiredGenerations(database, self.connections.milvus).run)
         for target in sorted(self._worker_targets & self.connections.targets):
             self.supervisor.start(f"{target.value}_worker", self._worker(partial(self.connections.projection, target)))
+            going_live = GoingLive(self.connections, target)
+            if going_live.needed:
+                self.supervisor.start(f"{target.value}_going_live", going_live.run)
 
     def _worker(self, projection: Callable[[], ProjectionTarget]) -> Run:
         """Runs an outbox worker; each run has a projection of its own, because it is closed at the end."""

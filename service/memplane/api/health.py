@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from memplane.api.plane import Check
@@ -26,24 +26,39 @@ class Probed(Protocol):
     async def healthy(self) -> bool: ...
 
 
+class Truth(Protocol):
+    """Where memories are."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The checks that `ask` answers, in the order in which they depend on each other."""
+        ...
+
+    async def ask(self) -> Mapping[str, Check]: ...
+
+
 class ServiceHealth:
-    """`postgresql` and `schema`; each configured projection; each supervised part that waits or was refused."""
+    """The checks of the truth; each configured projection; each supervised part that waits or was refused."""
 
     def __init__(
         self,
-        database: Database,
+        truth: Truth,
         projections: Mapping[str, Probed],
         supervisor: Supervisor,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._database = database
+        self._truth = truth
         self._projections = projections
         self._supervisor = supervisor
         self._clock = clock
         self._lock = asyncio.Lock()
         self._kept: dict[str, Check] = {}
         self._at = float("-inf")
+
+    @property
+    def decisive(self) -> Sequence[str]:
+        return self._truth.names
 
     async def checks(self) -> Mapping[str, Check]:
         async with self._lock:
@@ -54,14 +69,23 @@ class ServiceHealth:
 
     async def _ask(self) -> dict[str, Check]:
         asked = [_bounded(_ask_projection(probed)) for probed in self._projections.values()]
-        truth, answers = await asyncio.gather(self._ask_truth(), asyncio.gather(*asked))
+        truth, answers = await asyncio.gather(self._truth.ask(), asyncio.gather(*asked))
         found = {**truth, **dict(zip(self._projections, answers, strict=True))}
         for name, part in self._supervisor.parts.items():
             if not part.check.ok:
                 found[name] = part.check
         return found
 
-    async def _ask_truth(self) -> dict[str, Check]:
+
+class PostgresTruth:
+    """Memories in PostgreSQL: `postgresql` and `schema`."""
+
+    names = ("postgresql", "schema")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def ask(self) -> Mapping[str, Check]:
         reached = False
 
         async def ask() -> Check:
@@ -77,6 +101,39 @@ class ServiceHealth:
         if reached:
             return {"postgresql": Check(True), "schema": schema}
         return {"postgresql": schema, "schema": Check(False, "PostgreSQL is away")}
+
+
+class PluginTruth:
+    """Memories in another plugin's store: `store`. `refusal` tells why the process does not serve it yet."""
+
+    names = ("store",)
+
+    def __init__(self, store: object, refusal: Callable[[], str | None]) -> None:
+        self._store = store
+        self._refusal = refusal
+
+    async def ask(self) -> Mapping[str, Check]:
+        refusal = self._refusal()
+        if refusal is not None:
+            return {"store": Check(False, refusal)}
+        healthy: Callable[[], Awaitable[bool]] | None = getattr(self._store, "healthy", None)
+        # A store that cannot tell (a file, say) is well once it has started.
+        return {"store": Check(True) if healthy is None else await _bounded(_ask_store(healthy))}
+
+
+async def _ask_store(healthy: Callable[[], Awaitable[bool]]) -> Check:
+    return Check(True) if await healthy() else Check(False, "it does not answer")
+
+
+class PostgresBeside:
+    """PostgreSQL beside another store, where recovery tasks are: listed, nothing depends on it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def healthy(self) -> bool:
+        async with self._database.acquire() as connection:
+            return await connection.fetchval("SELECT true") is True
 
 
 async def _ask_projection(probed: Probed) -> Check:

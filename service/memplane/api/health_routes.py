@@ -8,9 +8,6 @@ from pydantic import BaseModel, Field
 
 from memplane.api.plane import Health
 
-DECISIVE = ("postgresql", "schema")
-"""What readiness depends on; projections may be away and the service still serves."""
-
 
 class CheckModel(BaseModel):
     ok: bool
@@ -19,7 +16,9 @@ class CheckModel(BaseModel):
 
 class Readiness(BaseModel):
     ready: bool
-    checks: dict[str, CheckModel] = Field(description="postgresql and schema decide readiness, the others are listed")
+    checks: dict[str, CheckModel] = Field(
+        description="postgresql and schema decide readiness (with another store: store), the others are listed"
+    )
 
 
 class Liveness(BaseModel):
@@ -39,11 +38,11 @@ def health_router(health: Health) -> APIRouter:
         "/readyz",
         response_model=Readiness,
         summary="Whether requests can be served, and which dependency is missing",
-        responses={503: {"model": Readiness, "description": "PostgreSQL is away, or its schema does not fit"}},
+        responses={503: {"model": Readiness, "description": "The store is away, or its schema does not fit"}},
     )
     async def readyz() -> JSONResponse:
         checks = {name: {"ok": check.ok, "detail": check.detail} for name, check in (await health.checks()).items()}
-        ready = all(name in checks and checks[name]["ok"] for name in DECISIVE)
+        ready = all(name in checks and checks[name]["ok"] for name in health.decisive)
         return JSONResponse({"ready": ready, "checks": checks}, 200 if ready else 503)
 
     return router

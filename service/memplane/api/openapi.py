@@ -53,7 +53,7 @@ def openapi_document(app: FastAPI, auth: AuthSettings) -> Document:
     return document
 
 
-_IDENTIFIED = ("/v1/admin/", "/v1/recovery/")
+_IDENTIFIED = ("/v1/admin/", "/v1/recovery/", "/v1/capabilities")
 """Paths whose callers are told apart."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +39,11 @@ class NodePlane(Protocol):
 class Health(Protocol):
     """Tells which dependency is missing."""
 
+    @property
+    def decisive(self) -> Sequence[str]:
+        """Names of the checks that decide readiness: `postgresql` and `schema`, or with another store `store`."""
+        ...
+
     async def checks(self) -> Mapping[str, Check]:
-        """By name: `postgresql` and `schema` decide readiness, projections are only listed. Never raises."""
+        """By name; what is not decisive is only listed. Never raises."""
         ...

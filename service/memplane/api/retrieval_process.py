@@ -26,8 +26,6 @@ from memplane.retrieval import create_retrieval_worker
 from memplane.runtime import InvokeApp, create_runtime
 from memplane.runtime.transports.http_app import Receiver, only_header
 from memplane.runtime.transports.protocol import PATH, authorized, token_digest
-from memplane.schema.identity import read_identity
-from memplane.schema.migrate import check as check_schema
 from memplane.settings import Settings
 from memplane.signal import Signal
 
@@ -63,10 +61,7 @@ class RetrievalProcess:
         self.supervisor.start(BRING_UP, self._bring_up)
 
     async def _bring_up(self, signal: Signal) -> None:
-        database = self._connections.database
-        await database.open()
-        await check_schema(database)
-        await read_identity(database)
+        await self._connections.open_truth()
         await self._search.start()
         self._ready = True
         log.info("the retrieval process is ready")

@@ -12,13 +12,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from memplane.api.connections import connect
+from memplane.api.going_live import GoingLive
 from memplane.api.metrics_route import CONTENT_TYPE
 from memplane.api.supervise import Supervisor
 from memplane.errors import MemplaneError
 from memplane.outbox.events import Target
 from memplane.outbox.metrics import Metrics
-from memplane.schema.identity import read_identity
-from memplane.schema.migrate import check as check_schema
 from memplane.settings import Settings
 from memplane.signal import Signal
 from memplane.tracing import Tracer, start_tracer
@@ -42,12 +41,12 @@ class WorkerProcess:
     async def start(self) -> None:
         """Begin; returns at once."""
         self.supervisor.start(self.target.value, self._run)
+        going_live = GoingLive(self._connections, self.target)
+        if going_live.needed:
+            self.supervisor.start("going_live", going_live.run)
 
     async def _run(self, signal: Signal) -> None:
-        database = self._connections.database
-        await database.open()
-        await check_schema(database)
-        await read_identity(database)
+        await self._connections.open_truth()
         await self._connections.work(self._connections.projection(self.target), signal, self._metrics, self._tracer)
 
     @property

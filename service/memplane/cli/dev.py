@@ -7,7 +7,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from memplane.api.compose import ServiceProcess
-from memplane.api.connections import enabled_targets
+from memplane.api.connections import enabled_targets, truth_in_postgres
 from memplane.cli.embedded import embedded_postgres, locked
 from memplane.outbox.events import Target
 from memplane.schema.database import Database
@@ -30,19 +30,22 @@ async def dev_process(
 ) -> AsyncIterator[ServiceProcess]:
     """A service process with the workers of all its targets, not yet started; migrated and ready for `serve`.
 
-    PostgreSQL and Milvus are the configured ones, else PostgreSQL and Milvus Lite in `data`. Authentication is off and
+    PostgreSQL and Milvus are the configured ones, else PostgreSQL and Milvus Lite in `data`; with another store than
+    `postgres` neither is made. Authentication is off and
     the address is loopback, whatever is configured. Raises `SettingsError` when `data` is in use.
     """
     with ExitStack() as stack:
         stack.enter_context(locked(data))
         settings = load_settings(config, _with_defaults(overrides or {}, port))
         extra: dict[str, dict[str, object]] = {}
-        if settings.postgres.dsn is None and settings.postgres.dsn_file is None:
+        in_postgres = truth_in_postgres(settings)
+        if in_postgres and settings.postgres.dsn is None and settings.postgres.dsn_file is None:
             extra["postgres"] = {"dsn": stack.enter_context(embedded_postgres(data / "postgres"))}
-        if not settings.milvus.enabled:
+        if in_postgres and not settings.milvus.enabled:
             extra["milvus"] = {"uri": str((data / "milvus.db").resolve()), "timeout": LITE_TIMEOUT}
         settings = _overridden(settings, extra)
-        await _migrate(settings)
+        if in_postgres:
+            await _migrate(settings)
         yield ServiceProcess(settings, worker_targets=enabled_targets(settings) - {Target.LTM_CACHE})
 
 

@@ -23,9 +23,9 @@ CREATE TABLE IF NOT EXISTS memory (
 
 
 class SqliteBackend:
-    """A `StoreBackend`. SQLite's calls block, so they run in a thread, in turn."""
+    """A `StoreBackend`. SQLite's calls block, so they run in a thread, in turn. `path` is asked for at start."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Callable[[], Path]) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._turn = asyncio.Lock()
@@ -38,6 +38,10 @@ class SqliteBackend:
     async def start(self) -> None:
         if self._connection is None:
             self._connection = await asyncio.to_thread(self._open)
+
+    async def healthy(self) -> bool:
+        """Optional: asked for `/readyz`."""
+        return await self.transaction(lambda connection: connection.execute("SELECT 1").fetchone() is not None)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -59,7 +63,7 @@ class SqliteBackend:
             return await asyncio.to_thread(_committed, self._connection, work)
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, check_same_thread=False)
+        connection = sqlite3.connect(self._path(), check_same_thread=False)
         connection.row_factory = sqlite3.Row
         connection.execute(SCHEMA)
         return connection

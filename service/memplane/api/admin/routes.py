@@ -24,6 +24,7 @@ from memplane.api.admin.models import (
     TargetName,
     event_model,
 )
+from memplane.api.admin.rebuilds import Generations, read_generations
 from memplane.api.admin.runs import list_runs, newest_full_runs
 from memplane.api.auth.identity import Authenticator
 from memplane.api.auth.status_key import StatusKey
@@ -46,23 +47,25 @@ NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "There is no 
 
 @dataclass(frozen=True, slots=True)
 class AdminPlane:
-    """What the routes work on."""
+    """What the routes work on. `database` None: memories are in another store, which has no outbox."""
 
-    database: Database
+    database: Database | None
     targets: frozenset[Target]
     status: ReadStatus
 
 
 def admin_router(plane: AdminPlane, authenticator: Authenticator, status_key: StatusKey) -> APIRouter:
-    """All admin routes."""
+    """All admin routes; with another store than PostgreSQL only those that have something to show."""
     router = APIRouter(prefix="/v1/admin", tags=["admin"])
-    _add_outbox(router, plane, authenticator)
-    _add_memories(router, plane, authenticator)
-    _add_backend(router, plane, authenticator, status_key)
+    if plane.database is not None:
+        _add_outbox(router, plane.database, authenticator)
+        _add_memories(router, plane.database, authenticator)
+        _add_comparisons(router, plane.database, plane.targets, authenticator)
+    _add_status(router, plane, authenticator, status_key)
     return router
 
 
-def _add_outbox(router: APIRouter, plane: AdminPlane, authenticator: Authenticator) -> None:
+def _add_outbox(router: APIRouter, database: Database, authenticator: Authenticator) -> None:
     Access = Annotated[AdminAccess, Depends(tenant_access(authenticator))]  # noqa: N806 - a type
 
     @router.get("/outbox", response_model=OutboxPage, summary="List events, newest first")
@@ -77,7 +80,7 @@ def _add_outbox(router: APIRouter, plane: AdminPlane, authenticator: Authenticat
     ) -> OutboxPage:
         found = await _answer(
             list_events(
-                plane.database,
+                database,
                 tenant=access.tenant,
                 target=Target(target) if target is not None else None,
                 status=status,
@@ -91,18 +94,18 @@ def _add_outbox(router: APIRouter, plane: AdminPlane, authenticator: Authenticat
 
     @router.get("/outbox/{id}", response_model=OutboxEvent, summary="Inspect one event", responses=NOT_FOUND)
     async def event(access: Access, id: Id) -> OutboxEvent:  # noqa: A002 - the path's name
-        found = await _answer(inspect(plane.database, id, tenant=access.tenant))
+        found = await _answer(inspect(database, id, tenant=access.tenant))
         if found is None:
             raise HttpError(404, "NOT_FOUND", f"There is no event {id}")
         return event_model(found)
 
     @router.post("/outbox/replay", response_model=Changed, summary="Give dead events a new set of attempts")
     async def replay_events(access: Access, body: EventIds) -> Changed:
-        return _changed(access, "replay", await _answer(replay(plane.database, body.ids, tenant=access.tenant)))
+        return _changed(access, "replay", await _answer(replay(database, body.ids, tenant=access.tenant)))
 
     @router.post("/outbox/discard", response_model=Changed, summary="Give dead events up")
     async def discard_events(access: Access, body: EventIds) -> Changed:
-        return _changed(access, "discard", await _answer(discard(plane.database, body.ids, tenant=access.tenant)))
+        return _changed(access, "discard", await _answer(discard(database, body.ids, tenant=access.tenant)))
 
 
 def _changed(access: AdminAccess, verb: str, ids: Iterable[int]) -> Changed:
@@ -111,20 +114,22 @@ def _changed(access: AdminAccess, verb: str, ids: Iterable[int]) -> Changed:
     return Changed(ids=changed)
 
 
-def _add_memories(router: APIRouter, plane: AdminPlane, authenticator: Authenticator) -> None:
+def _add_memories(router: APIRouter, database: Database, authenticator: Authenticator) -> None:
     Access = Annotated[AdminAccess, Depends(tenant_access(authenticator))]  # noqa: N806 - a type
 
     @router.get(
         "/memories/{id}", response_model=MemoryState, summary="State and history of one memory", responses=NOT_FOUND
     )
     async def memory(access: Access, id: Id) -> MemoryState:  # noqa: A002 - the path's name
-        found = await _answer(memory_state(plane.database, id, access.tenant))
+        found = await _answer(memory_state(database, id, access.tenant))
         if found is None:
             raise HttpError(404, "NOT_FOUND", f"There is no memory {id}")
         return found
 
 
-def _add_backend(router: APIRouter, plane: AdminPlane, authenticator: Authenticator, status_key: StatusKey) -> None:
+def _add_comparisons(
+    router: APIRouter, database: Database, targets: frozenset[Target], authenticator: Authenticator
+) -> None:
     whole_backend = Depends(backend_access(authenticator))
 
     @router.get(
@@ -134,7 +139,16 @@ def _add_backend(router: APIRouter, plane: AdminPlane, authenticator: Authentica
         dependencies=[whole_backend],
     )
     async def reconciliation(target: TargetName | None = None, limit: Limit = 20) -> ReconciliationRuns:
-        return ReconciliationRuns(runs=await _answer(list_runs(plane.database, target, limit)))
+        return ReconciliationRuns(runs=await _answer(list_runs(database, target, limit)))
+
+    @router.get(
+        "/generations",
+        response_model=Generations,
+        summary="Generations of the projections, and rebuilds, newest first",
+        dependencies=[whole_backend],
+    )
+    async def generations(limit: Limit = 20) -> Generations:
+        return await _answer(read_generations(database, limit))
 
     @router.get(
         "/drift",
@@ -143,9 +157,11 @@ def _add_backend(router: APIRouter, plane: AdminPlane, authenticator: Authentica
         dependencies=[whole_backend],
     )
     async def drift() -> Drift:
-        projections = sorted(target.value for target in plane.targets if target is not Target.LTM_CACHE)
-        return Drift(targets=await _answer(newest_full_runs(plane.database, projections)))
+        projections = sorted(target.value for target in targets if target is not Target.LTM_CACHE)
+        return Drift(targets=await _answer(newest_full_runs(database, projections)))
 
+
+def _add_status(router: APIRouter, plane: AdminPlane, authenticator: Authenticator, status_key: StatusKey) -> None:
     @router.get(
         "/status",
         response_model=Status,

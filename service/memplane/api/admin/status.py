@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from memplane.api.admin.models import Dependency, ReconciliationRun, Status, TargetStatus
-from memplane.api.admin.runs import drift_of, newest_full_runs
+from memplane.api.admin.runs import drift_of, newest_runs
 from memplane.api.plane import Check, Health
 from memplane.errors import IdentityError, SchemaError, TargetUnavailable
 from memplane.outbox.events import Target
@@ -28,33 +28,40 @@ GROUP BY target
 """
 
 
-async def read_status(database: Database, settings: Settings, targets: frozenset[Target], health: Health) -> Status:
-    """The status; it also answers, with what is known, while PostgreSQL is away."""
+async def read_status(
+    database: Database | None, settings: Settings, targets: frozenset[Target], health: Health
+) -> Status:
+    """The status; it also answers, with what is known, while PostgreSQL is away. No `database`: another store's."""
     checks = await health.checks()
     backlog: dict[str, tuple[int, int, float]] = {}
     runs: Mapping[str, ReconciliationRun | None] = {}
+    incremental: Mapping[str, ReconciliationRun | None] = {}
     level: int | None = None
     identity: UUID | None = None
     try:
-        level = await check_schema(database)
-        identity = await read_identity(database)
-        backlog = await _backlog(database)
-        runs = await newest_full_runs(database, [target.value for target in Target])
+        if database is not None:
+            level = await check_schema(database)
+            identity = await read_identity(database)
+            backlog = await _backlog(database)
+            runs = await newest_runs(database, [target.value for target in Target], "full")
+            incremental = await newest_runs(database, [target.value for target in Target], "incremental")
     except (TargetUnavailable, SchemaError, IdentityError):
         pass  # `checks` says so
-    store, schema = checks["postgresql"], checks["schema"]
+    decisive = [checks[name] for name in health.decisive]
+    ready = all(check.ok for check in decisive)
     return Status(
         version=version("memplane"),
         schema_version=level,
         backend_id=identity,
-        ready=store.ok and schema.ok,
-        store=Dependency(ok=store.ok and schema.ok, detail=store.detail or schema.detail),
+        ready=ready,
+        store=Dependency(ok=ready, detail=next((check.detail for check in decisive if check.detail), "")),
         targets={
             target.value: TargetStatus(
                 enabled=target in targets,
                 mode=settings.outbox.mode,
                 drift=drift_of(runs.get(target.value)),
                 last_full_run=runs.get(target.value),
+                last_incremental_run=incremental.get(target.value),
                 **_reached(checks.get(target.value)),
                 **_counted(backlog.get(target.value, (0, 0, 0.0))),
             )

@@ -50,6 +50,10 @@ class MilvusBackend:
         if self._owns_connection:
             await self._milvus.close()
 
+    async def healthy(self) -> bool:
+        """Whether the server answers now."""
+        return await self._milvus.healthy()
+
     def scoped(self, scope: Scope) -> MilvusStore:
         """The store of one tenant and user. Raises INVALID_INPUT for a scope that cannot be stored."""
         check_scope_part(scope.tenant, "tenant")

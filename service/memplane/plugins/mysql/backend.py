@@ -63,6 +63,18 @@ class MysqlBackend:
             await asyncio.gather(task, return_exceptions=True)
         await self._pool.close()
 
+    async def healthy(self) -> bool:
+        """Whether the server answers now."""
+
+        async def ask(session: Session) -> None:
+            await session.run("SELECT 1")
+
+        try:
+            await reading(self._pool, None, ask)
+        except PluginError:
+            return False
+        return True
+
     def scoped(self, scope: Scope) -> MysqlStore:
         """The store of one tenant and user. Raises INVALID_INPUT for a scope that cannot be stored."""
         check_scope_part(scope.tenant, "tenant")

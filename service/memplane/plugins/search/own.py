@@ -17,6 +17,11 @@ class OwnSearchBackend:
         self._store = store
         self._owns = owns
 
+    @property
+    def strategies(self) -> Sequence[str]:
+        """What the store declares."""
+        return self._store.capabilities.get("strategies", ())
+
     async def start(self) -> None:
         """Start the store, if it is this search's own."""
         if self._owns:
@@ -41,9 +46,10 @@ def own_search(resources: Resources) -> OwnSearchBackend | None:
 
     A process without a store (`memplane retrieval`) gets one of its own from the settings.
     """
-    if resources.store is not None:
-        return OwnSearchBackend(resources.store) if resources.store.capabilities.get("strategies") else None
     chosen = foreign_store(resources)
+    if resources.store is not None:
+        searches = chosen is not None or resources.store.capabilities.get("strategies")
+        return OwnSearchBackend(resources.store) if searches else None
     if chosen is None:
         return None
     return OwnSearchBackend(create_store(chosen.plugin, chosen.options, resources), owns=True)
