@@ -1,4 +1,5 @@
-"""What one instance of the service does at a time, for all: tombstone expired memories, prune processed events.
+"""What one instance of the service does at a time, for all: tombstone expired memories, prune processed events, settle
+what an old application writes while its table is being adopted.
 
 Whose turn it is, an advisory lock decides, held by a transaction for as long as the pass takes: it works behind a
 transaction-pooling proxy, and it goes with the process that held it.
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
+from memplane.adoption.settle import active, settle
 from memplane.api.supervise import sleep
 from memplane.errors import TargetUnavailable
 from memplane.outbox.events import Target
@@ -33,7 +35,7 @@ Pass = Callable[[], Awaitable[int]]
 
 
 class Upkeep:
-    """Both passes, each at its own interval, until the signal aborts."""
+    """The passes, each at its own interval, until the signal aborts."""
 
     def __init__(
         self,
@@ -53,6 +55,10 @@ class Upkeep:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat("expiry", self._settings.upkeep.expiry_seconds, self._expire, signal))
             group.create_task(self._repeat("prune", self._settings.upkeep.prune_seconds, self._prune, signal))
+            # No adoption begins under a service: it does not start before the table is adopted.
+            if await active(self._database):
+                seconds = self._settings.adoption.settle_seconds
+                group.create_task(self._repeat("adoption", seconds, self._settle, signal))
 
     async def _expire(self) -> int:
         limit, total = self._settings.upkeep.batch_size, 0
@@ -70,6 +76,19 @@ class Upkeep:
             batch=self._settings.upkeep.batch_size,
             max_batches=BATCHES_PER_PASS,
         )
+
+    async def _settle(self) -> int:
+        """What an old application wrote is hashed, and its events are enqueued."""
+        total = 0
+        for _ in range(BATCHES_PER_PASS):
+            # Once the adoption is finished, nothing is marked any more, and the index of the marks is gone.
+            if not await active(self._database):
+                break
+            settled = await settle(self._database, targets=self._targets)
+            total += settled
+            if settled == 0:
+                break
+        return total
 
     async def _repeat(self, name: str, seconds: float, work: Pass, signal: Signal) -> None:
         while not signal.aborted:

@@ -32,7 +32,7 @@ Source: seed `002` section 8.1; design sections 6.1 to 6.3.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -40,7 +40,8 @@ from uuid import UUID, uuid4
 
 from memplane.outbox.enqueue import ROUTES
 from memplane.outbox.events import Event, Family, Target
-from memplane.schema.database import Database
+from memplane.outbox.shadow import count_shadowed
+from memplane.schema.database import Connection, Database
 
 TWO_FAMILIES: frozenset[Target] = frozenset(route.target for route in ROUTES if route.family is Family.EDGES)
 
@@ -222,13 +223,34 @@ class Completed:
     at: datetime | None
 
 
-async def complete(database: Database, events: Sequence[Event], *, shadow: bool = False) -> Completed:
-    """Mark events as processed, as far as they are still ours. `shadow`: computed, not projected."""
+async def complete(
+    database: Database, events: Sequence[Event], *, shadow: bool = False, different: Collection[int] = ()
+) -> Completed:
+    """Mark events as processed, as far as they are still ours.
+
+    `shadow`: computed and compared, not projected; counted, with those of the event ids whose object was `different`.
+    """
+    if not shadow:
+        async with database.acquire() as connection:
+            return await _complete(connection, database, events, shadow=False)
+    async with database.transaction() as connection:
+        done = await _complete(connection, database, events, shadow=True)
+        if done.ids:
+            await count_shadowed(
+                connection,
+                database,
+                events[0].target,
+                compared=len(done.ids),
+                different=len(done.ids.intersection(different)),
+            )
+        return done
+
+
+async def _complete(connection: Connection, database: Database, events: Sequence[Event], *, shadow: bool) -> Completed:
     ours: list[int] = []
     at: datetime | None = None
-    async with database.acquire() as connection:
-        for token, ids in _by_token(events).items():
-            rows = await connection.fetch(database.sql(_COMPLETE), ids, token, shadow)
-            ours.extend(row[0] for row in rows)
-            at = rows[0][1] if rows else at
+    for token, ids in _by_token(events).items():
+        rows = await connection.fetch(database.sql(_COMPLETE), ids, token, shadow)
+        ours.extend(row[0] for row in rows)
+        at = rows[0][1] if rows else at
     return Completed(frozenset(ours), at)

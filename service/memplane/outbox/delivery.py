@@ -31,6 +31,8 @@ class Delivered:
     """Refused by a healthy target: to be charged."""
     returned: list[Event] = field(default_factory=list)
     """Not projected, through no fault of theirs: to be given back uncharged."""
+    unready: list[Event] = field(default_factory=list)
+    """Their memory waits for its hash (an old application changed it): to be given back for a while."""
     unhealthy: bool = False
     uncertain: bool = False
     """A call timed out and could not be read back, so it may still take effect."""
@@ -41,7 +43,7 @@ class Delivered:
         """Events that were part of a call, which may have taken effect, and then of no further one: lost meanwhile."""
         ended = {task.event.id for task, _ in self.outcomes}
         ended.update(failure.event.id for failure in self.failures)
-        ended.update(event.id for event in self.returned)
+        ended.update(event.id for event in (*self.returned, *self.unready))
         return [task.event for event_id, task in self.attempted.items() if event_id not in ended]
 
 
@@ -76,11 +78,17 @@ class Delivery:
 
         `unchanged` are equal, `applied` would have been written.
         """
+        if not tasks:
+            return
         timeout = min(self._call_timeout, max(0.0, lease.remaining()))
         try:
             async with asyncio.timeout(timeout):
                 same = await self._target.settled(tasks, timeout=timeout)
-        except (TargetUnavailable, TimeoutError):
+        except Exception as error:  # noqa: BLE001 - a target that cannot be read is treated as unhealthy, whatever it raises
+            logger.warning(
+                "the target cannot be compared",
+                extra={"target": self._target.name.value, "error": type(error).__name__},
+            )
             result.returned += [task.event for task in tasks]
             result.unhealthy = True
             return

@@ -79,6 +79,12 @@ class Metrics:
             ["target"],
             registry=registry,
         )
+        self.shadowed = Counter(
+            "memory_projection_shadow_total",
+            "Events compared in Shadow mode, by whether the target held the truth",
+            ["target", "result"],
+            registry=registry,
+        )
         self.search_degraded = Counter(
             "memory_search_degraded_total", "Searches answered without this target", ["target"], registry=registry
         )

@@ -7,7 +7,7 @@ may have overwritten what its new owner wrote: it gets a repair event (design se
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from memplane.outbox.claim import complete
@@ -23,6 +23,10 @@ from memplane.schema.database import Database
 from memplane.signal import Signal
 
 logger = logging.getLogger(__name__)
+
+
+UNREADY_SECONDS = 1.0
+"""Pause before an event whose memory has no hash yet is looked at again; the hash comes with an event of its own."""
 
 
 class Settlement:
@@ -59,6 +63,8 @@ class Settlement:
             # An uncertain call may still take effect: its events wait it out.
             delay = self._uncertain_delay if delivered.uncertain else 0.0
             lost += await self.give_back(delivered.returned, delay_seconds=delay)
+        if delivered.unready:
+            lost += await self.give_back(delivered.unready, delay_seconds=UNREADY_SECONDS)
         lost += delivered.dropped()
         overwritten = [delivered.attempted[event.id] for event in lost if event.id in delivered.attempted]
         report.lost = len(lost)
@@ -70,8 +76,14 @@ class Settlement:
         self, outcomes: Sequence[tuple[Task, Outcome]], report: BatchReport, *, shadow: bool
     ) -> list[Event]:
         events = [task.event for task, _ in outcomes]
-        done = await self._patience.insist(lambda: complete(self._database, events, shadow=shadow), self._abandon)
+        different = {task.event.id for task, outcome in outcomes if outcome.verdict is not Verdict.UNCHANGED}
+        done = await self._patience.insist(
+            lambda: complete(self._database, events, shadow=shadow, different=different if shadow else ()),
+            self._abandon,
+        )
         report.processed = len(done.ids)
+        if shadow:
+            self._compared(outcomes, done.ids)
         for task, outcome in outcomes:
             report.verdicts[outcome.verdict] = report.verdicts.get(outcome.verdict, 0) + 1
             if outcome.verdict is Verdict.CONFLICT or outcome.verdict is Verdict.AHEAD:
@@ -80,6 +92,23 @@ class Settlement:
         if not shadow and done.at is not None:
             self._observe(ours, done.at)
         return [] if ours is events else [event for event in events if event.id not in done.ids]
+
+    def _compared(self, outcomes: Sequence[tuple[Task, Outcome]], done: Collection[int]) -> None:
+        """What Shadow mode found; each difference is logged, since finding them is what it is for."""
+        counts = {"equal": 0, "different": 0}
+        for task, outcome in outcomes:
+            if task.event.id not in done:
+                continue
+            equal = outcome.verdict is Verdict.UNCHANGED
+            counts["equal" if equal else "different"] += 1
+            if not equal:
+                logger.debug(
+                    "shadow: the target differs", extra=event_fields(task.event, truth_version=task.truth.version)
+                )
+        if self._metrics is not None:
+            for result, count in counts.items():
+                self._metrics.shadowed.labels(self._target.value, result).inc(count)
+        logger.info("shadow: compared, nothing written", extra={"target": self._target.value, **counts})
 
     def _observe(self, events: Sequence[Event], at: datetime) -> None:
         if self._metrics is not None:

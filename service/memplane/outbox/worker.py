@@ -24,7 +24,7 @@ from memplane.errors import SettingsError, TargetUnavailable
 from memplane.outbox.breaker import Breaker
 from memplane.outbox.claim import claim
 from memplane.outbox.delivery import Delivered, Delivery, is_healthy
-from memplane.outbox.events import BatchReport, Event, ProjectionTarget, Task
+from memplane.outbox.events import BatchReport, Event, ProjectionTarget, Target, Task
 from memplane.outbox.lease import Lease
 from memplane.outbox.logs import batch_fields
 from memplane.outbox.maintenance import maintain
@@ -88,6 +88,8 @@ class OutboxWorker:
         self._probe = probe
         self._tracer = tracer
         self._worker_id = worker_id or f"{socket.gethostname()}:{os.getpid()}:{target.name.value}"
+        # Caches have nothing to compare with, and one that is not told serves what is old.
+        self._shadow = settings.mode == "Shadow" and target.name is not Target.LTM_CACHE
         self._abandon = Signal()
         self._patience = Patience()
         self._policy = RetryPolicy.of(settings)
@@ -233,7 +235,7 @@ class OutboxWorker:
         self._judge(batch.delivered)
         async with self._settling:
             await self._probe(Point.BEFORE_ACKNOWLEDGEMENT)
-            report = await self._settlement.settle(batch.delivered, shadow=self._settings.mode == "Shadow")
+            report = await self._settlement.settle(batch.delivered, shadow=self._shadow)
         self._count(report)
 
     async def _project(self, batch: _Batch, lease: Lease) -> None:
@@ -241,7 +243,11 @@ class OutboxWorker:
             lambda: read_truths(self._database, batch.events, self._target.needs), self._abandon
         )
         tasks = [Task(event, truths[event.id]) for event in batch.events]
-        if self._settings.mode == "Shadow":
+        if unready := [task.event for task in tasks if task.truth.live and not task.truth.content_hash]:
+            # Never projected without its hash: an event that comes with the hash supersedes this one.
+            batch.delivered.unready += unready
+            tasks = [task for task in tasks if not task.truth.live or task.truth.content_hash]
+        if self._shadow:
             await self._delivery.compare(tasks, lease, batch.delivered)
         else:
             await self._delivery.deliver(tasks, lease, batch.delivered)

@@ -29,6 +29,11 @@ _FLOOR: Final = re.compile(r"^-- min-compatible-code: (\d+)$", re.MULTILINE)
 _TIMEOUT: Final = 3600.0
 """Seconds one migration statement may take: building an index on a large table outlasts the statement timeout."""
 
+_FOREIGN: Final = """
+SELECT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+               WHERE n.nspname = $1 AND c.relname = 'long_term_memory')
+"""
+
 BOOKKEEPING: Final = """
 CREATE TABLE IF NOT EXISTS {schema}.schema_migration (
     number     INT PRIMARY KEY,
@@ -91,6 +96,11 @@ async def migrate(database: Database, known: tuple[Migration, ...] | None = None
         _compare(files, applied)
         if applied:
             await read_identity_on(connection, database)
+        elif await connection.fetchval(_FOREIGN, database.settings.schema_name):
+            raise SchemaError(
+                f"Schema {database.settings.schema_name} has a table long_term_memory that memplane did not make: "
+                "`memplane migrate --adopt` takes it over"
+            )
         missing = [migration for migration in files if migration.number not in applied]
         if applied and missing and missing[0].number < max(applied):
             raise SchemaError(f"Migration {missing[0].name} is missing from a schema that is already past it")
@@ -152,8 +162,20 @@ async def _applied(connection: Connection, database: Database) -> dict[int, str]
     return {row["number"]: row["checksum"] for row in rows}
 
 
+async def record(connection: Connection, database: Database, files: tuple[Migration, ...]) -> None:
+    """Write down that these migrations are applied, in the caller's transaction, by somebody who has done so (an
+    adoption); the backend gets its identity."""
+    for migration in files:
+        await _record(connection, database, migration)
+    await ensure_identity_on(connection, database)
+
+
 async def _apply(connection: Connection, database: Database, migration: Migration) -> None:
     await connection.execute(database.sql(migration.text), timeout=_TIMEOUT)
+    await _record(connection, database, migration)
+
+
+async def _record(connection: Connection, database: Database, migration: Migration) -> None:
     await connection.execute(
         database.sql("INSERT INTO {schema}.schema_migration (number, name, checksum) VALUES ($1, $2, $3)"),
         migration.number,

@@ -1,0 +1,23 @@
+"""Ctrl-C and SIGTERM as a signal that a long command obeys: it ends in good order, and what it did stays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal as signals
+from collections.abc import Iterator
+
+from memplane.signal import Signal
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Signal]:
+    """A signal that the first Ctrl-C or SIGTERM aborts."""
+    signal, loop = Signal(), asyncio.get_running_loop()
+    for number in (signals.SIGINT, signals.SIGTERM):
+        loop.add_signal_handler(number, signal.abort)
+    try:
+        yield signal
+    finally:
+        for number in (signals.SIGINT, signals.SIGTERM):
+            loop.remove_signal_handler(number)
