@@ -26,6 +26,7 @@ from memplane.projections.embedding import StoredEmbeddings
 from memplane.projections.errors import ProjectionMissing, TargetTimeout
 from memplane.projections.generation import Generation
 from memplane.projections.milvus_client import MilvusConnection
+from memplane.projections.milvus_collection import kinds
 from memplane.projections.milvus_generations import MilvusGenerations, Written
 from memplane.projections.milvus_row import expected
 from memplane.schema.database import Database
@@ -228,7 +229,7 @@ class MilvusProjection:
         generation = written.generation
         live = [plan for plan in plans if plan.row is not None]
         for rows in _calls(live, await self._vectors(written.embeddings, live), generation.dimensions):
-            await self.milvus.call("upsert", generation.collection, rows, timeout=_left(deadline))
+            await self.milvus.call("upsert", generation.collection, rows, kinds=kinds(), timeout=_left(deadline))
         dead = [plan.task.truth.memory_id for plan in plans if plan.row is None]
         if dead:
             await self.milvus.call("delete", generation.collection, ids=dead, timeout=_left(deadline))

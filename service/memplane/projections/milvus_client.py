@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from memplane.errors import SettingsError, TargetUnavailable
 from memplane.projections.address import Address, read_address
 from memplane.projections.errors import ProjectionMissing, ProjectionRefused, TargetTimeout
+from memplane.projections.milvus_upsert import upsert_columns
 from memplane.settings import MilvusSettings
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class MilvusConnection:
         async with self._opening:
             if self._client is None:
                 uri, token = self._address().uri, self._token()
-                connect = functools.partial(_connect, uri, token, self.settings.database, deadline)
+                connect = functools.partial(_connect, uri, token, self._database, deadline)
                 self._client = await self._in_thread(connect, deadline)
             return self._client
 
@@ -100,6 +101,8 @@ class MilvusConnection:
     async def call(self, method: str, *args: object, timeout: float | None = None, **kwargs: object) -> Any:
         """`MilvusClient.method(*args, timeout=…, **kwargs)` in a thread; `timeout` in seconds.
 
+        An upsert that names the `kinds` of its fields is encoded by column (`upsert_columns`).
+
         Raises `TargetUnavailable`, `ProjectionRefused`, `ProjectionMissing`. After a failure the next call first makes
         the two-second health call, because pymilvus would go on trying until the whole deadline is used up.
         """
@@ -119,7 +122,7 @@ class MilvusConnection:
 
     async def _attempt(self, method: str, args: tuple[object, ...], kwargs: dict[str, Any], deadline: float) -> Any:
         client = await self._connected(deadline)
-        bound = functools.partial(getattr(client, method), *args, timeout=deadline, **kwargs)
+        bound = functools.partial(self._function(client, method, kwargs), *args, timeout=deadline, **kwargs)
         try:
             return await self._in_thread(bound, deadline)
         except ProjectionRefused:
@@ -127,6 +130,17 @@ class MilvusConnection:
                 # The call was not refused: another task has given up its channel in between.
                 raise TargetUnavailable("milvus", "the connection is being renewed") from None
             raise
+
+    def _function(self, client: Any, method: str, kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        if method == "upsert" and "kinds" in kwargs:
+            return functools.partial(upsert_columns, client, database=self._database)
+        function: Callable[..., Any] = getattr(client, method)
+        return function
+
+    @property
+    def _database(self) -> str:
+        """The database as requests name it: the default one by nothing."""
+        return "" if self.settings.database == "default" else self.settings.database
 
     async def _forget(self) -> None:
         client, self._client = self._client, None
@@ -152,8 +166,7 @@ def _connect(uri: str, token: str, database: str, deadline: float) -> Any:
     # Loggers are global, so this also holds for whoever else uses pymilvus in the process.
     for logger in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
-    name = "" if database == "default" else database
-    return MilvusClient(uri=uri, token=token, db_name=name, timeout=deadline, dedicated=True)
+    return MilvusClient(uri=uri, token=token, db_name=database, timeout=deadline, dedicated=True)
 
 
 def _translated(work: Callable[[], T]) -> Callable[[], T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memplane.errors import IdentityError
@@ -66,7 +67,7 @@ def check_description(described: Mapping[str, Any], generation: Generation) -> N
             found = repr(stated[key]) if key in stated else "nothing"
             raise IdentityError(f"Collection {name} states {found} as {key}, not {expected!r}: it is left alone")
     found_fields = {field["name"]: field for field in described["fields"]}
-    expected_fields = dict(_fields())
+    expected_fields = dict(kinds())
     for field, kind in expected_fields.items():
         if field not in found_fields or int(found_fields[field]["type"]) != kind:
             raise IdentityError(
@@ -87,17 +88,19 @@ async def _describe(milvus: MilvusConnection, name: str) -> Mapping[str, Any] | 
     return described
 
 
-def _fields() -> list[tuple[str, int]]:
+@lru_cache(maxsize=1)
+def kinds() -> tuple[tuple[str, int], ...]:
+    """Name and `DataType` of each field of a row."""
     from pymilvus import DataType
 
-    return [
+    return (
         ("memory_id", int(DataType.INT64)),
         *((name, int(DataType.VARCHAR)) for name in _TEXTS),
         *((name, int(DataType.INT64)) for name in _INTEGERS),
         ("importance", int(DataType.DOUBLE)),
         *((name, int(DataType.JSON)) for name in _JSONS),
         ("vector", int(DataType.FLOAT_VECTOR)),
-    ]
+    )
 
 
 async def _create(milvus: MilvusConnection, generation: Generation) -> None:
@@ -106,7 +109,7 @@ async def _create(milvus: MilvusConnection, generation: Generation) -> None:
     schema = MilvusClient.create_schema(
         auto_id=False, enable_dynamic_field=False, description=f"memplane backend {generation.backend}"
     )
-    for name, kind in _fields():
+    for name, kind in kinds():
         extra: dict[str, Any] = {}
         if name == "memory_id":
             extra["is_primary"] = True

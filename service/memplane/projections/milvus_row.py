@@ -73,7 +73,7 @@ def scalars(truth: Truth, backend: str) -> dict[str, JSON]:
         "tags": {} if truth.tags is None else {"values": list(truth.tags)},
         "slot_hint": truth.slot_hint or "",
         "expires_at": microseconds(truth.expires_at),
-        "metadata": bounded_numbers(dict(truth.metadata or {})),
+        "metadata": bounded_numbers(truth.metadata or {}),
     }
     for name in ("tenant", "user_id", "category", "slot_hint"):
         if len(row[name]) * 4 > TEXT_BYTES and len(row[name].encode()) > TEXT_BYTES:
@@ -101,11 +101,17 @@ def json_size(value: JSON) -> int:
 
 
 def bounded_numbers(value: JSON) -> JSON:
-    """`value` with every integer beyond 64 bits as a double, or as text when a double cannot hold it either."""
+    """`value` with every integer beyond 64 bits as a double, or as text when a double cannot hold it either.
+
+    Objects and arrays are copied.
+    """
+    # Texts first, without a call where it can be: this runs for every value of every memory.
+    if isinstance(value, str):
+        return value
     if isinstance(value, dict):
-        return {key: bounded_numbers(item) for key, item in value.items()}
+        return {key: item if type(item) is str else bounded_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [bounded_numbers(item) for item in value]
+        return [item if type(item) is str else bounded_numbers(item) for item in value]
     if isinstance(value, int) and not _LOW <= value <= _HIGH:
         try:
             return float(value)
