@@ -362,9 +362,15 @@ async def test_a_paused_backend_is_left_alone_and_keeps_its_numbers(server: Serv
 
 
 async def test_a_spec_that_the_models_refuse_becomes_a_condition(server: Server, controller: Controller) -> None:
-    declare(server, {**MINIMAL, "unknown": 1})
+    declare(server, {**MINIMAL, "defaults": {"queryLimit": 0}})
     await controller.look(KEY)
     assert conditions(server)["Reconciled"] == ("False", "InvalidSpec")
+
+
+async def test_fields_of_a_newer_resource_definition_are_left_out(server: Server, controller: Controller) -> None:
+    declare(server, {**MINIMAL, "added": {"later": 1}, "defaults": {"addedToo": True}})
+    await controller.look(KEY)
+    assert conditions(server)["Ready"] == ("False", "Migrating")
 
 
 async def test_a_resource_knows_its_paths() -> None:
