@@ -35,6 +35,14 @@ NO_OPTIONS = CallOptions()
 SCOPE = Scope("acme", "ann")
 
 
+@dataclass(frozen=True)
+class Graph:
+    """All that a backend has in Neo4j."""
+
+    nodes: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
+
+
 @dataclass
 class World:
     """One backend. `provider` is the model of the generation in use; `targets` get events."""
@@ -46,6 +54,7 @@ class World:
     targets: Collection[Target] = (Target.MILVUS, Target.NEO4J)
 
     def __post_init__(self) -> None:
+        self._backend = ""
         self.milvus = MilvusConnection(self.milvus_settings)
         self.neo4j = Neo4jConnection(self.neo4j_settings)
         self.store: PostgresStore = PostgresBackend(self.database, targets=self.targets).scoped(SCOPE)
@@ -161,6 +170,22 @@ class World:
             limit=16000,
         )
         return {row["memory_id"]: dict(row) for row in found}
+
+    async def cypher(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
+        """A query on the graph; `$backend` is this backend's id."""
+        if not self._backend:
+            async with self.database.acquire() as connection:
+                self._backend = str(await read_identity_on(connection, self.database))
+        return await self.neo4j.run(query, {"backend": self._backend, **parameters})
+
+    async def dump_neo4j(self) -> Graph:
+        """Every node with all its properties, and every relation with all of its."""
+        nodes = await self.cypher("MATCH (m:Memory {backend: $backend}) RETURN properties(m) AS p ORDER BY m.memory_id")
+        edges = await self.cypher(
+            "MATCH (s:Memory {backend: $backend})-[r]->(t) RETURN s.memory_id AS source, type(r) AS kind,"
+            " properties(r) AS p, t.memory_id AS target, t.backend AS backend ORDER BY source, target, r.type"
+        )
+        return Graph([row["p"] for row in nodes], edges)
 
     async def close(self) -> None:
         """Drop what was made and close the connections."""

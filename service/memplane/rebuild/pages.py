@@ -73,6 +73,11 @@ async def copy_page(
     events = [_event(memory_id, target.name, family, overwrite=overwrite) for memory_id in page.ids]
     truths = await read_truths(database, events, target.needs)
     tasks = [Task(event, truths[event.id]) for event in events]
+    if family is Family.EDGES:
+        # A memory that never had a relation has no set of them whose version the graph could hold.
+        tasks = [task for task in tasks if task.truth.edges_version > 0]
+    if not tasks:
+        return 0
     refused = await _project(target, tasks)
     return await _repair_changed(database, target.name, family, tasks, refused)
 
