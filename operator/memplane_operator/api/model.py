@@ -23,7 +23,7 @@ class Model(BaseModel):
     """A part of the resource: camelCase on the wire, frozen.
 
     Unknown fields are the API server's to refuse. Here they are left out: while an upgrade rolls out, or after a
-    rollback, the resource definition may be newer than the operator, and its backends must be looked after all the same.
+    rollback, the definition may be newer than the operator, and its backends must be looked after all the same.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
