@@ -102,6 +102,30 @@ def test_the_rendered_rules_are_what_prometheus_reads(cluster: E2ECluster, tmp_p
     assert f"{len(files)} rules found" in out
 
 
+def test_the_dashboard_is_rendered_as_it_is(cluster: E2ECluster) -> None:
+    """Which metrics it names is checked in `tests/alerts`."""
+    text = render(
+        cluster, "--show-only", "templates/monitoring.yaml", "--set", "dashboard.enabled=true",
+        "--set", "dashboard.annotations.folder=agents",
+    )  # fmt: skip
+    (found,) = yaml.safe_load_all(text)
+    written = (CHART / "files" / "dashboards" / "memplane.json").read_text(encoding="utf-8")
+    assert found["data"]["memplane.json"].strip() == written.strip()
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["metadata"]["annotations"] == {"folder": "agents"}
+
+
+def test_runbooks_may_be_somewhere_else(cluster: E2ECluster) -> None:
+    text = render(
+        cluster, "--show-only", "templates/monitoring.yaml", "--set", "prometheusRule.enabled=true",
+        "--set", "prometheusRule.runbookUrl=https://wiki.example/memplane",
+    )  # fmt: skip
+    (found,) = yaml.safe_load_all(text)
+    urls = [rule["annotations"]["runbook_url"] for group in found["spec"]["groups"] for rule in group["rules"]]
+    assert urls
+    assert all(url.startswith("https://wiki.example/memplane/") for url in urls)
+
+
 def test_the_chart_packages(cluster: E2ECluster, tmp_path: Path) -> None:
     cluster.helm("package", str(CHART), "--destination", str(tmp_path))
     assert [path.suffix for path in tmp_path.iterdir()] == [".tgz"]

@@ -27,10 +27,10 @@ def collector() -> Iterator[Collector]:
         yield found
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], shown: object = None, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, shown
         time.sleep(0.1)
 
 
@@ -63,7 +63,7 @@ def test_a_write_and_its_projections_are_one_trace(
         answer = write(service, keys["ann"], traceparent=f"00-{TRACE}-{CALLER}-01", **{"X-Request-Id": "request-7"})
         memory = answer.json()["output"][0]
         names = {"MEMORY.WRITE", "upsert_memory_vector", "upsert_memory_graph_node"}
-        until(lambda: {span.name for span in collector.spans if span.trace == TRACE} >= names)
+        until(lambda: {span.name for span in collector.spans if span.trace == TRACE} >= names, collector.spans)
         for process in (milvus, neo4j, service):
             assert process.end() == 0
     asyncio.run(drop(settings))
