@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from memplane.cli import (
+    consolidate,
     doctor,
     drop,
     fulfillment,
@@ -16,6 +17,7 @@ from memplane.cli import (
     migrate,
     outbox,
     processes,
+    purge,
     rebuild,
     reconcile,
     recovery,
@@ -62,6 +64,8 @@ retrieval.add_to(app)
 migrate.add_to(app)
 app.add_typer(outbox.app, name="outbox", no_args_is_help=True)
 reconcile.add_to(app)
+consolidate.add_to(app)
+purge.add_to(app)
 rebuild.add_to(app)
 doctor.add_to(app)
 drop.add_to(app)

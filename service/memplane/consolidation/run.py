@@ -52,6 +52,8 @@ class Report:
     unfinished: int = 0
     skipped: int = 0
     cancelled: bool = False
+    following: int | None = None
+    """After which id the next window of the scope begins, when a run was to end before it."""
     by_rule: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -96,20 +98,25 @@ async def consolidate(
     job: Job,
     *,
     report: Report | None = None,
+    after: int = EVERYTHING,
+    windows: int | None = None,
     signal: Signal | None = None,
     progress: ProgressCallback | None = None,
 ) -> Report:
     """Consolidate one scope; adds to `report` and returns it. Stops between transactions when `signal` aborts.
 
+    From the id `after` on; `windows` at most, all by default.
+
     Raises like `apply`, except for conflicts: those are planned again, `settings.attempts` times at most.
     """
     total = report if report is not None else Report()
     total.scopes += 1
-    after: int | None = EVERYTHING
-    while after is not None:
-        after = await _window(writing, scope, job, after, total, signal, progress)
-        if total.cancelled:
-            break
+    following: int | None = after
+    done = 0
+    while following is not None and not total.cancelled and (windows is None or done < windows):
+        following = await _window(writing, scope, job, following, total, signal, progress)
+        done += 1
+    total.following = following
     return total
 
 
@@ -122,34 +129,38 @@ async def _window(  # noqa: PLR0917 - one window of a run, with all that the run
     signal: Signal | None,
     progress: ProgressCallback | None,
 ) -> int | None:
-    """Plan and apply until nothing is left to do; returns where the next window begins."""
+    """Plan and apply until nothing is left to do; returns where the next window begins.
+
+    Steps of one plan share no memory, so a batch that was overtaken says nothing of the others: they are applied, and
+    what is left is planned again.
+    """
     conflicts, batch, first = 0, job.settings.batch_size, True
     for _ in range(ROUNDS):
         made, following = await make_plan(writing.database, scope, job, after=after)
         total.looked_at += made.looked_at if first else 0
-        first = False
-        applied = False
-        try:
-            for steps in batches(made.steps, batch):
-                if signal is not None and signal.aborted:
-                    total.cancelled = True
-                    return following
+        first, applied, overtaken = False, False, False
+        for steps in batches(made.steps, batch):
+            if signal is not None and signal.aborted:
+                total.cancelled = True
+                return after
+            try:
                 _add(total, scope, await apply(writing, scope, steps))
                 applied = True
-                if progress is not None:
-                    progress(total)
-        except PlanConflict as conflict:
+            except PlanConflict as conflict:
+                overtaken = True
+                total.conflicts += 1
+                log.info("a batch was overtaken, it is planned again", extra=_ids(scope, conflict.memory_id))
+            if progress is not None:
+                progress(total)
+        if overtaken:
             conflicts += 1
-            total.conflicts += 1
-            log.info("a plan was overtaken, it is made again", extra=_ids(scope, conflict.memory_id))
             if conflicts >= job.settings.attempts:
                 total.unfinished += 1
                 break
-            # The writers that were met go on writing: a smaller transaction meets fewer of them.
-            batch = max(2, batch // 2)
-            await asyncio.sleep(random.uniform(0, 0.02 * 2 ** min(conflicts, 6)))  # noqa: S311 - jitter
-            continue
-        if not (made.deferred and applied):
+            # The writers that were met go on writing: smaller transactions meet fewer of them.
+            batch = max(2, batch // 4)
+            await asyncio.sleep(random.uniform(0, 0.02 * 2 ** min(conflicts, 5)))  # noqa: S311 - jitter
+        elif not (made.deferred and applied):
             total.skipped += len(made.skipped)
             break
     if progress is not None:
