@@ -40,7 +40,8 @@ async def check_rows(database: Database, *, marked: bool = False) -> list[Any]:
         current = [row for row in rows if row["tokens_version"] == 1]
         wrong = await connection.fetch(
             database.sql(
-                "SELECT m.id FROM {schema}.long_term_memory AS m JOIN unnest($1::bigint[], $2::text[]) AS r (id, tokens)"
+                "SELECT m.id FROM {schema}.long_term_memory AS m"
+                " JOIN unnest($1::bigint[], $2::text[]) AS r (id, tokens)"
                 " ON r.id = m.id WHERE m.tokens_version = 1 AND m.search_tokens IS DISTINCT FROM r.tokens::tsvector"
             ),
             [row["id"] for row in current],
