@@ -41,6 +41,9 @@ class PostgresSettings(Section):
     schema_name: str = Field("memplane", pattern=r"^[a-z_][a-z0-9_]{0,62}$", description="schema that holds the tables")
     pool_min: int = Field(1, ge=0, le=1000, description="connections kept open")
     pool_max: int = Field(10, ge=1, le=1000, description="connections at most")
+    steady_reads: int = Field(
+        4, ge=0, le=100, description="further connections at most, for reads by id; none without prepared statements"
+    )
     connect_timeout: float = Field(10, gt=0, le=300, description="seconds to wait for a connection")
     statement_timeout: float = Field(30, gt=0, le=3600, description="seconds one statement may take")
     prepared_statements: bool = Field(True, description="false behind a transaction-pooling proxy")

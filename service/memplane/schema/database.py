@@ -15,6 +15,7 @@ import asyncpg
 
 from memplane.errors import SettingsError, TargetUnavailable
 from memplane.schema.notifier import Note, Notifier
+from memplane.schema.steady_reads import SERVER_SETTINGS, SteadyReads
 from memplane.settings import PostgresSettings
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ DEAD_CONNECTION: tuple[type[BaseException], ...] = (
 goodbye, but not yet the end of the stream."""
 
 
+STEADY_ERRORS: tuple[type[BaseException], ...] = (*CONNECT_ERRORS, SettingsError, ValueError)
+"""After one of these the pool is asked instead, which says what there is to say."""
+
+
 def _drop(connection: Connection) -> None:
     """End a connection without a word to the server; the pool replaces it."""
     # A proxy whose connection the pool has noticed to be lost refuses every call.
@@ -81,6 +86,7 @@ class Database:
         self._opening = asyncio.Lock()
         self._notifier = Notifier(self._notify, errors=(TargetUnavailable, asyncpg.PostgresError, *CONNECT_ERRORS))
         self._notes: dict[int, set[Note]] = {}
+        self._steady: SteadyReads | None = None
 
     @property
     def schema(self) -> str:
@@ -128,6 +134,8 @@ class Database:
                 raise TargetUnavailable("postgresql", "the database does not exist") from None
             except ValueError:
                 raise SettingsError("postgres.dsn is not a valid postgresql:// URL") from None
+            if self._steady is None and self.settings.prepared_statements and self.settings.steady_reads:
+                self._steady = SteadyReads(self._connect_steady, self.settings.steady_reads, errors=STEADY_ERRORS)
 
     def _server_settings(self) -> dict[str, str]:
         # A generic plan made while a table was small is kept when it has grown, and scans it whole. Behind a
@@ -212,6 +220,27 @@ class Database:
                 list(payloads),
             )
 
+    async def read(self, statement: str, *arguments: object) -> list[Any]:
+        """The rows of a read whose plan depends on no statistics: by primary key, other conditions behind OFFSET 0.
+
+        Planned once, not anew for each execution (`steady_reads.py`). Raises what `acquire` and asyncpg raise; a
+        connection that died in the pool may still be among them.
+        """
+        if self._steady is not None:
+            rows = await self._steady.fetch(statement, arguments)
+            if rows is not None:
+                return rows
+        async with self.acquire() as connection:
+            return list(await connection.fetch(statement, *arguments))
+
+    async def _connect_steady(self) -> asyncpg.Connection[Any]:
+        return await asyncpg.connect(
+            self.dsn(),
+            timeout=self.settings.connect_timeout,
+            command_timeout=self.settings.statement_timeout,
+            server_settings={"application_name": self.application_name, **SERVER_SETTINGS},
+        )
+
     async def _reopen(self) -> None:
         """Drop the pool, so that the next use connects with re-read credentials."""
         pool, self._pool = self._pool, None
@@ -220,6 +249,9 @@ class Database:
 
     async def close(self) -> None:
         """Close the pool; connections that do not end in time are dropped. Idempotent."""
+        if self._steady is not None:
+            await self._steady.close()
+            self._steady = None
         if self._pool is not None:
             await self._notifier.close()
         pool, self._pool = self._pool, None

@@ -42,13 +42,19 @@ async def reading(database: Database, signal: Signal | None, work: Callable[[Con
         async with database.acquire() as connection:
             return await work(connection)
 
+    return await reading_steadily(database, signal, once)
+
+
+async def reading_steadily(database: Database, signal: Signal | None, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """`reading` for work that finds its connection itself (`Database.read`)."""
+
     async def repeated() -> T:
         for _ in range(database.settings.pool_max):
             try:
-                return await once()
+                return await work()
             except DEAD_CONNECTION:
                 continue
-        return await once()
+        return await work()
 
     return await _translated(_cancellable(repeated(), signal), UNAVAILABLE)
 

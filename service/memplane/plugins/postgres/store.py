@@ -16,9 +16,9 @@ from memplane.contracts import (
     UpdateInput,
     WriteInput,
 )
-from memplane.plugins.postgres.calls import reading
+from memplane.plugins.postgres.calls import reading, reading_steadily
 from memplane.plugins.postgres.delete import delete
-from memplane.plugins.postgres.query import get, query
+from memplane.plugins.postgres.query import get, get_by_id, query
 from memplane.plugins.postgres.update import update
 from memplane.plugins.postgres.write import write
 from memplane.plugins.postgres.writing import Writing
@@ -37,6 +37,10 @@ class PostgresStore:
         self._scope = scope
 
     async def get(self, input: GetInput, options: CallOptions) -> Sequence[MemoryItem]:  # noqa: A002
+        if not input["keys"]:
+            return await reading_steadily(
+                self._database, options.signal, lambda: get_by_id(self._database, self._scope, input["ids"])
+            )
         return await reading(
             self._database,
             options.signal,
