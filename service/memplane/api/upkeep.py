@@ -20,6 +20,7 @@ from memplane.errors import TargetUnavailable
 from memplane.outbox.events import Target
 from memplane.outbox.prune import prune_processed
 from memplane.plugins.postgres.delete import expire
+from memplane.reconcile.beginning import end_abandoned
 from memplane.schema.committed import OnCommit
 from memplane.schema.database import Database
 from memplane.settings import Settings
@@ -70,6 +71,7 @@ class Upkeep:
         return total
 
     async def _prune(self) -> int:
+        await end_abandoned(self._database)
         return await prune_processed(
             self._database,
             retention_seconds=self._settings.outbox.retention_seconds,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal as signals
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -19,47 +20,68 @@ from memplane.cli.output import Output
 from memplane.cli.processes import WorkerTarget
 from memplane.errors import SettingsError
 from memplane.outbox.events import Target
-from memplane.reconcile import Mode, Progress, Report
+from memplane.reconcile import Progress, Report
 from memplane.reconcile import reconcile as run_reconcile
+from memplane.reconcile.diff import Drift
+from memplane.reconcile.listing import RunSummary, list_runs
 from memplane.reconcile.report import ProgressCallback
 from memplane.signal import Signal
 
 SHOWN_SAMPLES = 20
+GUIDE = "docs/reconciliation.md"
 
 
 def reconcile(
     context: typer.Context,
-    target: Annotated[WorkerTarget, typer.Argument(help="The projection to compare with the truth.")],
+    target: Annotated[WorkerTarget | None, typer.Argument(help="The projection to compare with the truth.")] = None,
     *,
-    full: Annotated[bool, typer.Option("--full", help="Compare everything (the default).")] = True,
+    full: Annotated[bool, typer.Option("--full", help="Compare everything (the default).")] = False,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Compare what has changed since the last complete run.")
+    ] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Report only (the default).")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Also insert repair events for the workers.")] = False,
     allow_orphans: Annotated[
         bool, typer.Option(help="Repair any number of objects that have no memory; else a run with too many stops.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Take up a run of this kind that broke off, where it stopped; else begin a new one.")
+    ] = True,
+    runs: Annotated[bool, typer.Option("--runs", help="Show the last runs instead, of one target or of all.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs shown at most.")] = 20,
 ) -> None:
-    """Compare a projection with the truth: missing, stale, orphan and foreign-version objects, nodes and edges.
+    """Compare a projection with the truth: missing, stale, orphan, edited and foreign objects, nodes and edges.
 
+    A run that was killed or interrupted is taken up where it stopped, if it is not too old.
     Exit code 0: equal, or repaired. 6: an audit found differences.
     """
+    if target is None and not runs:
+        raise typer.BadParameter("name a TARGET, or ask for --runs", param_hint="TARGET")
 
     async def command(ours: Context) -> int:
         if audit and repair:
             raise SettingsError("give one of --audit and --repair")
-        output = ours.output()
-        mode: Mode = "repair" if repair else "audit"
-        async with connected(ours.settings()) as connections:
+        if full and incremental:
+            raise SettingsError("give one of --full and --incremental")
+        output, settings = ours.output(), ours.settings()
+        async with connected(settings) as connections:
+            if runs or target is None:
+                name = None if target is None else target.value
+                show_runs(output, await list_runs(connections.database, name, limit))
+                return ExitCode.OK
             projection = connections.projection(Target(target.value))
             try:
                 with _interruptible() as signal, _progress(output, target.value) as progress:
                     report = await run_reconcile(
                         connections.database,
                         projection,
-                        mode=mode,
-                        kind="full",
+                        mode="repair" if repair else "audit",
+                        kind="incremental" if incremental else "full",
                         signal=signal,
                         progress=progress,
                         orphan_fraction=1.0 if allow_orphans else None,
+                        resume=resume,
+                        settings=settings.reconcile,
                     )
             finally:
                 await projection.close()
@@ -67,6 +89,50 @@ def reconcile(
         return _exit_code(report)
 
     run_command(context, command)
+
+
+def show_runs(output: Output, found: Sequence[RunSummary]) -> None:
+    """The runs as a table, or as JSON with their samples."""
+    if output.as_json:
+        output.document([asdict(run) for run in found])
+        return
+    output.table(
+        ["run", "target", "kind", "mode", "state", "began", "ended", "compared", "found", "repairs", "note"],
+        [
+            [
+                run.id,
+                run.target,
+                run.kind,
+                run.mode,
+                run.state,
+                _moment(run.started_at),
+                _moment(run.finished_at),
+                run.scanned,
+                _counts(run.mismatches),
+                _counts(run.repaired),
+                "; ".join(_notes(run)),
+            ]
+            for run in found
+        ],
+        empty="There is no run yet.",
+    )
+
+
+def _notes(run: RunSummary) -> Iterator[str]:
+    if run.resumed:
+        yield f"taken up {run.resumed} times"
+    if run.reason:
+        yield f"full: {run.reason}"
+    if run.error:
+        yield run.error
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+
+
+def _moment(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _exit_code(report: Report) -> int:
@@ -110,12 +176,22 @@ def _print(output: Output, report: Report) -> None:
     if output.as_json:
         output.document(asdict(report))
         return
-    output.say(f"{report.target.value}: run {report.run_id} {report.state}, {report.scanned} memories compared.")
+    output.say(
+        f"{report.target.value}: {report.kind} run {report.run_id} {report.state}, {report.scanned} memories compared."
+    )
+    if report.resumed:
+        output.say("It had broken off and was taken up where it stopped.")
+    if report.reason:
+        output.say(f"Everything was compared: {report.reason}.")
+    if report.unchecked:
+        output.say(f"{report.unchecked} vectors could not be compared: no embedding of their text is stored.")
     if report.error:
         output.error(report.error)
     if report.clean:
-        output.say("It equals the truth.")
+        output.say("It equals the truth." if report.kind == "full" else "What has changed equals the truth.")
         return
+    if report.mismatches.get(Drift.REPAIR_INEFFECTIVE):
+        output.say(f"Some differences stay although they were repaired: see {GUIDE}.")
     kinds = sorted(set(report.mismatches) | set(report.repaired))
     output.table(
         ["difference", "found", "repairs"],

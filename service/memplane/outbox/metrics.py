@@ -110,6 +110,7 @@ class DatabaseMetrics(Collector):
         self._taken_at: float | None = None
         self._backlog: Backlog | None = None
         self._drift: list[tuple[str, str, int, int]] = []
+        self._completed: list[tuple[str, str, float]] = []
         self._refreshing = asyncio.Lock()
         registry.register(self)
 
@@ -121,6 +122,7 @@ class DatabaseMetrics(Collector):
             try:
                 self._backlog = await backlog(self._database)
                 self._drift = await _drift(self._database)
+                self._completed = await _last_completed(self._database)
             except DATABASE_ERRORS:
                 self._backlog, self._drift = None, []
             self._taken_at = self._clock()
@@ -130,6 +132,7 @@ class DatabaseMetrics(Collector):
             return
         yield from _backlog_metrics(self._backlog)
         yield from _drift_metrics(self._drift)
+        yield _last_metric(self._completed)
 
 
 def _backlog_metrics(figures: Backlog) -> Iterator[Metric]:
@@ -152,21 +155,49 @@ def _backlog_metrics(figures: Backlog) -> Iterator[Metric]:
     yield dead
 
 
+# What deleted runs had counted stands in `reconciliation_total`, so that the counters never fall.
 _DRIFT = """
-SELECT r.target, k.kind, COALESCE(sum((r.mismatches ->> k.kind)::bigint), 0)::bigint AS mismatches,
-       COALESCE(sum((r.repaired ->> k.kind)::bigint), 0)::bigint AS repaired
-FROM {schema}.reconciliation_run AS r
-CROSS JOIN LATERAL (
-    SELECT jsonb_object_keys(r.mismatches) AS kind UNION SELECT jsonb_object_keys(r.repaired)) AS k
-GROUP BY r.target, k.kind
+SELECT target, kind, sum(mismatches)::bigint AS mismatches, sum(repaired)::bigint AS repaired
+FROM (
+    SELECT r.target, k.kind, COALESCE((r.mismatches ->> k.kind)::bigint, 0) AS mismatches,
+           COALESCE((r.repaired ->> k.kind)::bigint, 0) AS repaired
+    FROM {schema}.reconciliation_run AS r
+    CROSS JOIN LATERAL (
+        SELECT jsonb_object_keys(r.mismatches) AS kind UNION SELECT jsonb_object_keys(r.repaired)) AS k
+    UNION ALL
+    SELECT target, type, mismatches, repaired FROM {schema}.reconciliation_total) AS counted
+GROUP BY target, kind
+"""
+
+_LAST_COMPLETED = """
+SELECT target, kind, EXTRACT(EPOCH FROM max(finished_at))::float8 AS finished
+FROM {schema}.reconciliation_run WHERE state = 'completed' GROUP BY target, kind
 """
 
 
 async def _drift(database: Database) -> list[tuple[str, str, int, int]]:
-    """(target, kind, mismatches, repaired) over all recorded runs."""
+    """(target, kind, mismatches, repaired) over all runs that there ever were."""
     async with database.acquire() as connection:
         rows = await connection.fetch(database.sql(_DRIFT))
     return [(row["target"], row["kind"], row["mismatches"], row["repaired"]) for row in rows]
+
+
+async def _last_completed(database: Database) -> list[tuple[str, str, float]]:
+    """(target, full or incremental, seconds since 1970) of the newest complete runs."""
+    async with database.acquire() as connection:
+        rows = await connection.fetch(database.sql(_LAST_COMPLETED))
+    return [(row["target"], row["kind"], row["finished"]) for row in rows]
+
+
+def _last_metric(completed: Sequence[tuple[str, str, float]]) -> Metric:
+    last = GaugeMetricFamily(
+        "memory_reconciliation_last_completed_seconds",
+        "When the newest complete run ended, in seconds since 1970",
+        labels=["target", "kind"],
+    )
+    for target, kind, finished in completed:
+        last.add_metric([target, kind], finished)
+    return last
 
 
 def _drift_metrics(drift: Sequence[tuple[str, str, int, int]]) -> Iterator[Metric]:

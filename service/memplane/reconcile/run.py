@@ -23,14 +23,14 @@ from memplane.outbox.enqueue import enqueue_repairs
 from memplane.outbox.events import ProjectionTarget
 from memplane.outbox.locks import lock_memories
 from memplane.outbox.patience import DATABASE_ERRORS
-from memplane.reconcile import record as records
+from memplane.reconcile.beginning import Alive, Beginning, begin, read_lineage
 from memplane.reconcile.confirm import Confirmed, Mismatch, confirm, unique_repairs
 from memplane.reconcile.diff import Difference, Drift
 from memplane.reconcile.inventory import Inventory, inventory_of
 from memplane.reconcile.pace import Pace
-from memplane.reconcile.record import UNSETTLED, Alive, Beginning, Finding, RunRecord
+from memplane.reconcile.record import HEARTBEAT_SECONDS, UNSETTLED, Finding, RunRecord
 from memplane.reconcile.report import Kind, Mode, Progress, ProgressCallback, Report, Sample
-from memplane.reconcile.scan import ChangedScan, FullScan, Page, Scan, pages
+from memplane.reconcile.scan import ChangedScan, FullScan, Page, Scan, batches, pages, within
 from memplane.reconcile.truth import LAST_ID, estimate
 from memplane.reconcile.watermark import changed_since, read_base
 from memplane.schema.database import Connection, Database
@@ -92,7 +92,7 @@ async def reconcile(
     """
     chosen, signal = settings or ReconcileSettings(), signal or Signal()
     held = inventory or await inventory_of(target, vectors=chosen.vectors)
-    lineage = await records.read_lineage(database)
+    lineage = await read_lineage(database)
     beginning = await _beginning(database, held, kind, mode, lineage)
     record = await _begin(database, beginning, chosen.resume_seconds if resume else 0.0, signal)
     fraction = chosen.orphan_fraction if orphan_fraction is None else orphan_fraction
@@ -127,7 +127,7 @@ async def _begin(database: Database, beginning: Beginning, resume_seconds: float
     first: Alive | None = None
     while True:
         try:
-            return await records.begin(database, beginning, resume_seconds=resume_seconds)
+            return await begin(database, beginning, resume_seconds=resume_seconds)
         except Alive as alive:
             if first is not None and (alive.run_id, alive.heartbeat_at) != (first.run_id, first.heartbeat_at):
                 raise AlreadyRunning(alive.run_id) from None
@@ -135,7 +135,7 @@ async def _begin(database: Database, beginning: Beginning, resume_seconds: float
                 log.info("waiting to see whether an unfinished run still lives", extra={"run_id": alive.run_id})
             first = first or alive
         with suppress(TimeoutError):
-            async with asyncio.timeout(records.HEARTBEAT_SECONDS):
+            async with asyncio.timeout(HEARTBEAT_SECONDS):
                 await signal.wait()
         if signal.aborted:
             raise AlreadyRunning(first.run_id)
@@ -147,7 +147,7 @@ async def _heartbeat(record: RunRecord) -> AsyncIterator[None]:
 
     async def beat() -> None:
         while True:
-            await asyncio.sleep(records.HEARTBEAT_SECONDS)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
                 if not await record.beat():
                     return  # the next step says that the run is lost
@@ -223,9 +223,9 @@ class _Run:
             confirmed = await confirm(self.database, self.inventory, batch)
             last = batch[-1].memory_id
             through = bisect_right(page.ids, last)
-            await self._step(confirmed, last, through - done, _within(page.unchecked, page.ids, done, through))
+            await self._step(confirmed, last, through - done, within(page.unchecked, page.ids, done, through))
             done = through
-        await self._step(Confirmed(), page.high, len(page.ids) - done, _within(page.unchecked, page.ids, done, None))
+        await self._step(Confirmed(), page.high, len(page.ids) - done, within(page.unchecked, page.ids, done, None))
         if self.progress is not None:
             mismatches = sum(self.report.mismatches.values())
             self.progress(Progress(self.record.position, self.report.scanned, self._total, mismatches))
@@ -275,26 +275,6 @@ class _Run:
         for drift in sorted({one.difference.drift for one in repairs}):
             chosen = unique_repairs([one for one in repairs if one.difference.drift is drift])
             self.report.add_repaired(drift, await enqueue_repairs(connection, self.database, chosen))
-
-
-def batches(candidates: Sequence[Difference], size: int) -> list[Sequence[Difference]]:
-    """Portions of at least `size` candidates, the last one aside; all candidates of a memory are in one portion."""
-    found: list[Sequence[Difference]] = []
-    start = 0
-    while start < len(candidates):
-        end = min(start + size, len(candidates))
-        while end < len(candidates) and candidates[end].memory_id == candidates[end - 1].memory_id:
-            end += 1
-        found.append(candidates[start:end])
-        start = end
-    return found
-
-
-def _within(unchecked: Sequence[int], ids: Sequence[int], start: int, end: int | None) -> int:
-    """How many of the sorted `unchecked` are among `ids[start:end]`."""
-    low = bisect_right(unchecked, ids[start - 1]) if start > 0 else 0
-    high = len(unchecked) if end is None else bisect_right(unchecked, ids[end - 1]) if end > 0 else 0
-    return max(0, high - low)
 
 
 def _finding(mismatch: Mismatch) -> Finding:

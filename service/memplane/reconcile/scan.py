@@ -140,3 +140,23 @@ def _compared(read: _Read, inventory: Inventory) -> Page:
         candidates.sort(key=lambda candidate: candidate.memory_id)
     unchecked = [row["id"] for row in read.rows if row["vector"] is None] if inventory.vectors is not None else ()
     return Page(read.high, [row["id"] for row in read.rows], candidates, unchecked)
+
+
+def batches(candidates: Sequence[Difference], size: int) -> list[Sequence[Difference]]:
+    """Portions of at least `size` candidates, the last one aside; all candidates of a memory are in one portion."""
+    found: list[Sequence[Difference]] = []
+    start = 0
+    while start < len(candidates):
+        end = min(start + size, len(candidates))
+        while end < len(candidates) and candidates[end].memory_id == candidates[end - 1].memory_id:
+            end += 1
+        found.append(candidates[start:end])
+        start = end
+    return found
+
+
+def within(unchecked: Sequence[int], ids: Sequence[int], start: int, end: int | None) -> int:
+    """How many of the sorted `unchecked` are among `ids[start:end]`."""
+    low = bisect_right(unchecked, ids[start - 1]) if start > 0 else 0
+    high = len(unchecked) if end is None else bisect_right(unchecked, ids[end - 1]) if end > 0 else 0
+    return max(0, high - low)

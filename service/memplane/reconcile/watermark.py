@@ -18,9 +18,10 @@ from memplane.schema.database import Database
 
 # An audit that found something has repaired nothing, so the next run has to find it again.
 _BASE = """
-SELECT watermark::text, lineage, generation_id, pg_snapshot_xmax(pg_current_snapshot())::text AS now
+SELECT watermark::text, lineage, pg_snapshot_xmax(pg_current_snapshot())::text AS now
 FROM {schema}.reconciliation_run
-WHERE target = $1 AND state = 'completed' AND watermark IS NOT NULL AND (mode = 'repair' OR mismatches = '{}'::jsonb)
+WHERE target = $1 AND generation_id = $2 AND state = 'completed' AND watermark IS NOT NULL
+  AND (mode = 'repair' OR mismatches = '{}'::jsonb)
 ORDER BY started_at DESC, id DESC LIMIT 1
 """
 
@@ -52,16 +53,13 @@ class EarlierRun:
 
     watermark: int
     lineage: str | None
-    generation_id: int | None
     now: int
 
 
-def decide_base(earlier: EarlierRun | None, *, lineage: str, generation_id: int) -> Base:
+def decide_base(earlier: EarlierRun | None, *, lineage: str) -> Base:
     """The rules, without I/O."""
     if earlier is None:
-        return Base(None, "no complete run to build upon")
-    if earlier.generation_id != generation_id:
-        return Base(None, "the projection is of another generation than at the last run")
+        return Base(None, "there is no complete run to build upon")
     if earlier.lineage != lineage:
         return Base(None, "the database was restored, moved or promoted since the last run")
     if earlier.watermark > earlier.now:
@@ -70,10 +68,10 @@ def decide_base(earlier: EarlierRun | None, *, lineage: str, generation_id: int)
 
 
 async def read_base(database: Database, target: Target, *, lineage: str, generation_id: int) -> Base:
-    """From where an incremental run of the target may look at changes."""
+    """From where an incremental run of this generation of the target may look at changes."""
     async with database.acquire() as connection:
-        row = await connection.fetchrow(database.sql(_BASE), target.value)
-    return decide_base(None if row is None else _earlier(row), lineage=lineage, generation_id=generation_id)
+        row = await connection.fetchrow(database.sql(_BASE), target.value, generation_id)
+    return decide_base(None if row is None else _earlier(row), lineage=lineage)
 
 
 async def changed_since(database: Database, target: Target, since: int, *, limit: int) -> array[int] | None:
@@ -90,4 +88,4 @@ async def changed_since(database: Database, target: Target, since: int, *, limit
 
 
 def _earlier(row: Mapping[str, Any]) -> EarlierRun:
-    return EarlierRun(int(row["watermark"]), row["lineage"], row["generation_id"], int(row["now"]))
+    return EarlierRun(int(row["watermark"]), row["lineage"], int(row["now"]))

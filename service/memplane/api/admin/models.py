@@ -92,12 +92,31 @@ class ReconciliationRun(Model):
     kind: Literal["full", "incremental"]
     mode: Literal["audit", "repair"]
     state: Literal["running", "completed", "failed", "cancelled"]
-    started_at: datetime
+    started_at: datetime = Field(description="when it first began; a run that was taken up again keeps it")
     finished_at: datetime | None = None
-    scanned: int
-    mismatches: dict[str, int]
-    repaired: dict[str, int]
+    heartbeat_at: datetime | None = Field(None, description="its last sign of life")
+    resumed: int = Field(0, description="how often it was taken up again after it had broken off")
+    scanned: int = Field(description="live memories that were compared")
+    unchecked: int = Field(0, description="vectors that could not be compared: no embedding of their text is stored")
+    mismatches: dict[str, int] = Field(description="confirmed differences by kind")
+    repaired: dict[str, int] = Field(description="repair events by kind of difference")
+    reason: str | None = Field(None, description="why it is a full run although an incremental one was asked for")
     error: str | None = None
+
+
+class Finding(Model):
+    """A memory that a run names."""
+
+    memory_id: str
+    type: str = Field(description="kind of difference, or `unsettled`: dead, and its event on the way")
+    detail: str = ""
+
+
+class ReconciliationRunDetail(ReconciliationRun):
+    samples: list[Finding] = Field(description="the first hundred differences")
+    findings: list[Finding] = Field(
+        description="the memories it names by id: every dead one, and the first ten thousand of the living"
+    )
 
 
 class ReconciliationRuns(Model):

@@ -19,13 +19,14 @@ from memplane.api.admin.models import (
     MemoryState,
     OutboxEvent,
     OutboxPage,
+    ReconciliationRunDetail,
     ReconciliationRuns,
     Status,
     TargetName,
     event_model,
 )
 from memplane.api.admin.rebuilds import Generations, read_generations
-from memplane.api.admin.runs import list_runs, newest_full_runs
+from memplane.api.admin.runs import list_runs, newest_full_runs, read_run
 from memplane.api.auth.identity import Authenticator
 from memplane.api.auth.status_key import StatusKey
 from memplane.api.errors import HttpError, Unavailable
@@ -140,6 +141,25 @@ def _add_comparisons(
     )
     async def reconciliation(target: TargetName | None = None, limit: Limit = 20) -> ReconciliationRuns:
         return ReconciliationRuns(runs=await _answer(list_runs(database, target, limit)))
+
+    @router.get(
+        "/reconciliation/{id}",
+        response_model=ReconciliationRunDetail,
+        summary="One reconciliation run, its samples, and the memories that it names",
+        dependencies=[whole_backend],
+        responses=NOT_FOUND,
+    )
+    async def reconciliation_run(
+        id: Id,  # noqa: A002 - the path's name
+        after: Annotated[
+            int | None, Query(ge=-(2**62), le=BIGINT_MAX, description="last memory id of the page before")
+        ] = None,
+        limit: Limit = 100,
+    ) -> ReconciliationRunDetail:
+        found = await _answer(read_run(database, id, after=after, limit=limit))
+        if found is None:
+            raise HttpError(404, "NOT_FOUND", f"There is no run {id}")
+        return found
 
     @router.get(
         "/generations",

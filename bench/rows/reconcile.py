@@ -1,0 +1,121 @@
+"""A full reconciliation of Milvus beside the plain scans of both sides: every memory, every field, every vector.
+
+The product is `memplane reconcile milvus --full --audit` as a process of its own, whose time and memory are measured
+from its start to its end. The peer reads the very same columns of the very same rows, one side after the other: from
+PostgreSQL through a cursor, from Milvus by ranges of the primary key with plain pymilvus, and compares nothing. One
+million memories of 64 dimensions, or as many as MEMPLANE_BENCH_MEMORIES says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+
+from pymilvus import MilvusClient
+
+from bench.dataset import Dataset, projected
+from bench.frame import Bench, Result, verify
+from bench.processes import deployment
+from bench.rows.milvus_projection import plain_client
+from memplane.reconcile.milvus_columns import FIELDS
+from memplane.schema.database import Database
+
+NAME = "reconcile"
+TITLE = "full reconciliation of Milvus"
+MEMORIES = "MEMPLANE_BENCH_MEMORIES"
+PEER_RANGES = (4_000, 8_000, 16_000)
+RESIDENT_MIB = 300
+ROUNDS = 2
+
+_TRUTH = """
+SELECT m.id, m.version, m.tenant, m.user_id, m.content_hash, m.importance, m.category, m.tags, m.slot_hint,
+       m.expires_at, m.metadata
+FROM {schema}.long_term_memory AS m WHERE m.deleted_at IS NULL ORDER BY m.id
+"""
+
+
+async def run(bench: Bench) -> list[Result]:
+    count = int(os.environ.get(MEMORIES) or bench.size(1_000_000, 20_000))
+    async with projected(bench, count) as dataset, deployment(bench, dataset.database, projections=True) as made:
+        client = plain_client(bench)
+        try:
+            size = await _best_range(bench, client, dataset)
+            ours: list[tuple[float, float]] = []
+            theirs: list[float] = []
+            for _ in range(ROUNDS):
+                ours.append(await asyncio.to_thread(_reconcile, made.environment, count))
+                theirs.append(await _plain_scans(bench, client, dataset, size))
+        finally:
+            client.close()
+    seconds, resident = min(took for took, _ in ours), max(peak for _, peak in ours)
+    title = f"{TITLE}, {count:,} memories"
+    return [
+        Result(title, seconds, "s", False, min(theirs), "plain scans of both sides", 1.3),
+        Result(f"{title}, resident at most", resident, "MiB", False, bound=RESIDENT_MIB),
+    ]
+
+
+def _reconcile(environment: dict[str, str], count: int) -> tuple[float, float]:
+    """Seconds and peak of resident memory (MiB) of one run."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memplane", "--json", "reconcile", "milvus", "--full", "--audit"],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    answer = json.loads(process.stdout.read())
+    process.stdout.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    took = time.perf_counter() - started
+    verify(process.returncode == 0 and answer["state"] == "completed", f"the run ended with {process.returncode}")
+    verify(answer["scanned"] == count, f"{answer['scanned']} of {count} memories were compared")
+    verify(answer["mismatches"] == {} and answer["unchecked"] == 0, f"it found {answer['mismatches']}")
+    return took, usage.ru_maxrss / 1024
+
+
+async def _best_range(bench: Bench, client: MilvusClient, dataset: Dataset) -> int:
+    """The size of a range that suits the peer best, tried on a tenth of the rows."""
+    sample = max(1, dataset.count // 10)
+    took = {size: _scan_milvus(client, dataset.generation.collection, sample, size) for size in PEER_RANGES}
+    best = min(took, key=lambda size: took[size])
+    bench.say(f"pymilvus reads best by ranges of {best:,} ids: {sample / took[best]:,.0f} rows/s")
+    return best
+
+
+async def _plain_scans(bench: Bench, client: MilvusClient, dataset: Dataset, size: int) -> float:
+    truth = await _scan_postgres(dataset.database, dataset.count)
+    milvus = await asyncio.to_thread(_scan_milvus, client, dataset.generation.collection, dataset.count, size)
+    bench.say(f"plain scans: PostgreSQL {truth:.1f} s, Milvus {milvus:.1f} s")
+    return truth + milvus
+
+
+async def _scan_postgres(database: Database, count: int) -> float:
+    started, seen = time.perf_counter(), 0
+    async with database.transaction() as connection:
+        cursor = await connection.cursor(database.sql(_TRUTH))
+        while rows := await cursor.fetch(10_000):
+            seen += len(rows)
+    verify(seen == count, f"PostgreSQL gave {seen} rows")
+    return time.perf_counter() - started
+
+
+def _scan_milvus(client: MilvusClient, collection: str, count: int, size: int) -> float:
+    started, seen = time.perf_counter(), 0
+    for low in range(0, count, size):
+        high = min(low + size, count)
+        found = client.query(
+            collection,
+            filter=f"memory_id > {low} and memory_id <= {high}",
+            output_fields=[*FIELDS, "vector"],
+            consistency_level="Bounded",
+            limit=16_384,
+        )
+        seen += len(found)
+    verify(seen == count, f"Milvus gave {seen} rows")
+    return time.perf_counter() - started
