@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from memplane.settings import load_settings
@@ -138,3 +139,16 @@ def test_names_of_cron_jobs_fit_the_longest_name_of_a_backend() -> None:
     longest = "m" * 32
     names = [schedule.name(backend(PURGED, name=longest)) for schedule in schedules(backend(PURGED))]
     assert max(map(len, names)) <= 52
+
+
+@pytest.mark.parametrize("spec", [PURGED, EVERYTHING])
+def test_every_job_runs_a_command_that_exists(spec: dict[str, Any]) -> None:
+    from memplane.cli.app import app
+
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    for schedule in schedules(backend(spec)):
+        outer = group.make_context("memplane", [*schedule.args])
+        name, command, rest = group.resolve_command(outer, [*outer._protected_args, *outer.args])
+        assert command is not None
+        command.make_context(name, rest, parent=outer)
