@@ -59,6 +59,11 @@ format: $(READY) ## format the code and apply the safe fixes
 bench: $(READY) ## the product beside its plain peers, each with figures and ratio (ARGS="--quick --rows write,drain")
 	@exec $(BIN)/python -m bench $(ARGS)
 
+.PHONY: chaos
+chaos: $(READY) ## everything beneath the clients is killed and paused; then what was told must hold (ARGS="--seconds 1800")
+	@$(BIN)/python -m tests.stack fetch
+	@exec $(BIN)/python -m chaos $(ARGS)
+
 .PHONY: experiments
 experiments: $(READY) ## recovery: the built wheel in a clean environment, killed and restarted beside real services
 	@exec $(BIN)/python -m experiments $(ARGS)

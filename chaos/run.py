@@ -217,9 +217,12 @@ class Run:
                 self.verdict.findings.append(f"{part.name} does not run")
 
     async def _rebuild(self, stack: Stack, deployment: Deployment) -> None:
-        """PostgreSQL alone brings both targets back: they are emptied first."""
+        """PostgreSQL alone brings everything back: the targets are emptied first, and no process is restarted."""
         await empty(stack)
-        await self._reconcile(deployment, "--repair", "missing after it was emptied")
+        for target in (*TARGETS, "ltm_cache"):
+            began = time.monotonic()
+            await asyncio.to_thread(deployment.command, "rebuild", target, "--allow-orphans", seconds=300)
+            self.say(f"rebuilt {target} in {time.monotonic() - began:.1f} s")
         await self._drain(stack, "after the rebuild")
 
     def _check_logs(self, deployment: Deployment) -> None:

@@ -87,29 +87,6 @@ async def test_a_target_that_goes_away_is_waited_for(
     assert await deployment.difference(target) == {}
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("away", TARGETS)
-async def test_one_target_that_is_away_does_not_hold_up_the_other(
-    deployment: Deployment, milvus_settings: MilvusSettings, neo4j_settings: Neo4jSettings, away: Target
-) -> None:
-    other = Target.NEO4J if away is Target.MILVUS else Target.MILVUS
-    async with proxied(*address(away, milvus_settings, neo4j_settings)) as proxy:
-        blocked = behind(proxy, away, deployment, milvus_settings, neo4j_settings)
-        free = deployment.projection(other)
-        await blocked.start()
-        proxy.freeze()
-        async with working(deployment, blocked), working(deployment, free):
-            world = World(deployment.database, free)
-            await world.write([None] * 6, [])
-            await many_changes(world)
-            await until(lambda: nothing_pending(deployment, free))
-            assert await pending(deployment.database, blocked) > 0
-            proxy.thaw()
-            await until(lambda: nothing_pending(deployment, blocked))
-    for target in TARGETS:
-        assert await deployment.difference(target) == {}
-
-
 async def many_changes(world: World) -> None:
     for number in range(20):
         await world.update(number, f"c{number}", [("likes", number + 1)])

@@ -52,7 +52,7 @@ def spawn(
 def wait_ready(
     name: str, process: subprocess.Popen[bytes] | None, probe: Callable[[], object], *, seconds: float, log: Path
 ) -> None:
-    """Call `probe` until it no longer raises. Raises `StackError` when the server ends or takes too long."""
+    """Call `probe` until it no longer raises. Raises `StackError` when the server ends or is too slow, and ends it."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -61,6 +61,8 @@ def wait_ready(
             if process is not None and process.poll() is not None:
                 raise StackError(f"{name} ended with {process.returncode}; see {log}") from error
             if time.monotonic() > end:
+                if process is not None:
+                    end_group(process.pid, first=signal.SIGKILL)
                 raise StackError(f"{name} is not ready after {seconds:.0f} s ({error}); see {log}") from error
             time.sleep(0.25)
         else:

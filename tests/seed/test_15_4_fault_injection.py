@@ -1,4 +1,4 @@
-"""SIGKILL at the five points of seed `002` section 15.4; afterwards nothing is lost and nothing differs."""
+"""Seed `002` section 15.4: SIGKILL at each of its five points; afterwards every projection equals PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.crash.support import Deployment
+from tests.projections.world import World
 
 from memplane.outbox.events import Target
 from memplane.outbox.probes import Point
 from memplane.projections.milvus import MilvusProjection
-from tests.crash.support import Deployment
-from tests.projections.world import World
 
 TARGETS = [Target.MILVUS, Target.NEO4J]
 
@@ -38,7 +38,7 @@ async def changes(world: World, number: int) -> None:
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("point", list(Point))
 @pytest.mark.parametrize("target", TARGETS)
-async def test_a_worker_killed_around_its_call(
+async def test_killed_before_or_after_the_call_or_before_the_acknowledgement_everything_converges(
     deployment: Deployment, milvus: MilvusProjection, target: Target, point: Point, rounds: int
 ) -> None:
     world = World(deployment.database, milvus)
@@ -56,7 +56,9 @@ async def test_a_worker_killed_around_its_call(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])
-async def test_a_writer_killed_around_its_commit(deployment: Deployment, point: str, rounds: int) -> None:
+async def test_killed_before_or_after_the_commit_everything_converges(
+    deployment: Deployment, point: str, rounds: int
+) -> None:
     """Before the commit nothing has happened, after it everything has, events included."""
     for _ in range(rounds):
         user = f"user-{uuid4().hex[:8]}"
