@@ -59,11 +59,16 @@ def settings_page() -> str:
         "read again after an authentication failure.",
     ]
     for name, section in Settings.model_fields.items():
-        model = section.annotation
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
-        lines += ["", f"## {name}", "", *_section(model, name)]
+        lines += ["", f"## {name}", "", *([f"{section.description}.\n"] if section.description else [])]
+        lines += _section(_section_model(section), name)
     return "\n".join(lines) + "\n"
+
+
+def _section_model(section: FieldInfo) -> type[BaseModel]:
+    """The model of a section, whether it may be left out or not."""
+    kinds = typing.get_args(section.annotation) or (section.annotation,)
+    [model] = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+    return model
 
 
 def _section(model: type[BaseModel], path: str) -> Iterator[str]:

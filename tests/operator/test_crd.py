@@ -50,6 +50,7 @@ def test_only_the_plugins_own_documents_are_free_form(root: dict[str, Any]) -> N
     assert sorted(free) == [
         ".spec.consolidation.policy.options",
         ".spec.embedding.options",
+        ".spec.embeddingPrevious.options",
         ".spec.search.options",
         ".spec.store.options",
     ]

@@ -153,7 +153,7 @@ class Search(Plugin):
 
 
 class Embedding(Plugin):
-    """How texts become vectors. A change rebuilds the vector index beside the old one."""
+    """How texts become vectors. Another model takes effect with `memplane rebuild milvus`."""
 
     plugin: PluginName = Field(
         "hashing",
@@ -276,6 +276,13 @@ class MemoryBackendSpec(Model):
     store: Store = Field(description="The store that holds the truth.")
     search: Search = Field(default_factory=Search, description="How SEARCH is answered.")
     embedding: Embedding = Field(default_factory=Embedding, description="How texts become vectors.")
+    embedding_previous: Embedding | None = Field(
+        None,
+        description=(
+            "The model of the vectors in use, while embedding names another one that memplane rebuild milvus is to"
+            " bring in. Remove it after the rebuild."
+        ),
+    )
     projections: Projections = Field(
         default_factory=Projections,
         description="Projections that converge to the truth (store.plugin postgres only).",

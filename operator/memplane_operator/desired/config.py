@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from memplane_operator.api.spec import Projection, SecretKeyRef
+from memplane_operator.api.spec import Embedding, Projection, SecretKeyRef
 from memplane_operator.desired.context import Backend, Manifest
 from memplane_operator.desired.labels import metadata
 
@@ -44,6 +44,8 @@ def secret_files(backend: Backend) -> dict[str, SecretKeyRef]:
         files["neo4j/uri"] = spec.projections.neo4j.connection_secret_ref
     if spec.embedding.credentials_secret_ref is not None:
         files["embedding/api-key"] = spec.embedding.credentials_secret_ref
+    if spec.embedding_previous is not None and spec.embedding_previous.credentials_secret_ref is not None:
+        files["embedding-previous/api-key"] = spec.embedding_previous.credentials_secret_ref
     if spec.auth is None:
         files["auth/keys"] = SecretKeyRef(name=api_key_name(backend), key="keys.yaml")
     elif spec.auth.mode == "apiKeys":
@@ -60,16 +62,14 @@ def settings(backend: Backend) -> dict[str, Any]:
         **_postgres(backend),
         "store": {"plugin": spec.store.plugin, "options": _store_options(backend)},
         "search": {"plugin": spec.search.plugin, "options": spec.search.options or {}},
-        "embedding": {
-            "plugin": spec.embedding.plugin,
-            "options": _embedding_options(backend),
-            "batch_size": spec.embedding.batch_size,
-        },
+        "embedding": _embedding(spec.embedding, "embedding"),
         "defaults": {"query_limit": spec.defaults.query_limit, "search_limit": spec.defaults.search_limit},
         "auth": _auth(backend),
         "service": {"host": "0.0.0.0", "port": HTTP_PORT},  # noqa: S104 - the pod's own address
         "worker": {"host": "0.0.0.0", "port": HTTP_PORT},  # noqa: S104
     }
+    if spec.embedding_previous is not None:
+        document["embedding_previous"] = _embedding(spec.embedding_previous, "embedding-previous")
     for target, projection in (("milvus", spec.projections.milvus), ("neo4j", spec.projections.neo4j)):
         if projection is not None:
             document[target] = {"uri_file": f"{SECRET_PATH}/{target}/uri"}
@@ -112,11 +112,12 @@ def _store_options(backend: Backend) -> dict[str, Any]:
     return options
 
 
-def _embedding_options(backend: Backend) -> dict[str, Any]:
-    options = dict(backend.spec.embedding.options or {})
-    if backend.spec.embedding.credentials_secret_ref is not None:
-        options["api_key_file"] = f"{SECRET_PATH}/embedding/api-key"
-    return options
+def _embedding(embedding: Embedding, folder: str) -> dict[str, Any]:
+    """A section of the settings; `folder` holds its Secret's file."""
+    options = dict(embedding.options or {})
+    if embedding.credentials_secret_ref is not None:
+        options["api_key_file"] = f"{SECRET_PATH}/{folder}/api-key"
+    return {"plugin": embedding.plugin, "options": options, "batch_size": embedding.batch_size}
 
 
 def _auth(backend: Backend) -> dict[str, Any]:

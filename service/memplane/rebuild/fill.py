@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from memplane.errors import TargetUnavailable
 from memplane.outbox.patience import rest
 from memplane.rebuild import runs
+from memplane.rebuild.outlast import outlast
 from memplane.rebuild.pages import Page, next_page, total
 from memplane.rebuild.report import Progress, ProgressCallback
 from memplane.rebuild.runs import Run
 from memplane.schema.database import Database
 from memplane.settings import RebuildSettings
 from memplane.signal import Signal
-
-log = logging.getLogger(__name__)
-
-AWAY_SECONDS = 300.0
-"""How long a page waits for a target that is away before the rebuild stops; it can be run again later."""
 
 Work: TypeAlias = Callable[[Page], Awaitable[int]]
 """What is done with a page; returns how many repairs it took."""
@@ -100,19 +93,7 @@ async def _may_start(pace: Pace, page: Page, signal: Signal) -> bool:
 
 
 async def _patient(work: Work, page: Page, signal: Signal) -> int:
-    """`work`, again while its target is away, for `AWAY_SECONDS` at most. Repeating a page does no harm."""
-    pause, until = 0.5, time.monotonic() + AWAY_SECONDS
-    while True:
-        try:
-            return await work(page)
-        except (TargetUnavailable, TimeoutError) as error:
-            if signal.aborted or time.monotonic() >= until:
-                if isinstance(error, TargetUnavailable):
-                    raise
-                raise TargetUnavailable("the target", "a page does not end in time") from None
-            log.warning("a page is tried again", extra={"error": type(error).__name__})
-        await rest(signal, pause * (0.5 + random.random()))  # noqa: S311 - jitter, not a secret
-        pause = min(5.0, pause * 2)
+    return await outlast(lambda: work(page), signal)
 
 
 async def _land(

@@ -21,6 +21,7 @@ from memplane.projections.milvus_client import MilvusConnection
 from memplane.rebuild import generations, runs
 from memplane.rebuild.errors import RebuildLost
 from memplane.rebuild.fill import fill
+from memplane.rebuild.outlast import outlast
 from memplane.rebuild.pages import Page, copy_page
 from memplane.rebuild.report import ProgressCallback, Report, Stage, silent
 from memplane.rebuild.runs import Run, held
@@ -102,7 +103,7 @@ class _Rebuild:
 
     async def _fill(self, signal: Signal) -> bool:
         self._log("filling a new generation")
-        await self.target.start()
+        await outlast(self.target.start, signal)
 
         async def copy(page: Page) -> int:
             return await copy_page(self.database, self.target, page, Family.NODE, overwrite=False)

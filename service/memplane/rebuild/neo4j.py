@@ -19,7 +19,8 @@ from memplane.rebuild import runs
 from memplane.rebuild.errors import RebuildLost
 from memplane.rebuild.fill import fill
 from memplane.rebuild.neo4j_marks import Marks
-from memplane.rebuild.neo4j_sweep import sweep
+from memplane.rebuild.neo4j_sweep import Swept, sweep
+from memplane.rebuild.outlast import outlast
 from memplane.rebuild.pages import Page, copy_page
 from memplane.rebuild.report import Progress, ProgressCallback, Report, Stage, silent
 from memplane.rebuild.runs import Run, held
@@ -121,15 +122,19 @@ class _Rebuild:
 
     async def _sweep(self, signal: Signal, *, allow_orphans: bool) -> bool:
         self._log("looking up what was not written")
-        swept = await sweep(
-            self.database,
-            self.marks,
-            self.run,
-            self.settings,
-            allow_orphans=allow_orphans,
-            signal=signal,
-            progress=self.progress,
-        )
+
+        async def once() -> Swept | None:
+            return await sweep(
+                self.database,
+                self.marks,
+                self.run,
+                self.settings,
+                allow_orphans=allow_orphans,
+                signal=signal,
+                progress=self.progress,
+            )
+
+        swept = await outlast(once, signal)
         if swept is None:
             return False
         self.report.swept += len(swept.orphans) + swept.nameless
@@ -138,10 +143,15 @@ class _Rebuild:
         return True
 
     async def _unmark(self, signal: Signal) -> bool:
-        while ids := await self.marks.page(self.run.position, self.settings.page_size):
+        async def once() -> list[int]:
+            after = self.run.position
+            if page := await self.marks.page(after, self.settings.page_size):
+                await self.marks.remove(after, page[-1])
+            return page
+
+        while ids := await outlast(once, signal):
             if signal.aborted:
                 return False
-            await self.marks.remove(self.run.position, ids[-1])
             self.run.position, self.run.done = ids[-1], self.run.done + len(ids)
             self.run.total = max(self.run.total, self.run.done)
             await runs.save(self.database, self.run)

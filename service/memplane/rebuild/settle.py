@@ -13,6 +13,7 @@ from memplane.outbox.events import ProjectionTarget, Target
 from memplane.outbox.patience import rest
 from memplane.rebuild import runs
 from memplane.rebuild.errors import RebuildFailed
+from memplane.rebuild.outlast import outlast
 from memplane.rebuild.report import Progress, ProgressCallback
 from memplane.rebuild.runs import Run
 from memplane.reconcile import AlreadyRunning, Report, reconcile
@@ -37,9 +38,14 @@ INEFFECTIVE = "repair_ineffective"
 
 _NEWEST = "SELECT COALESCE(max(id), 0) FROM {schema}.memory_outbox"
 
+COUNTED = 100_000
+"""So many waiting events are counted, for the progress; a million of them must not be counted every second."""
+
 _WAITING = """
-SELECT (SELECT count(*) FROM {schema}.memory_outbox
-        WHERE target = $1 AND status = 'pending' AND available_at > '-infinity' AND id <= $2 AND attempts < $3)
+SELECT (SELECT count(*) FROM (
+            SELECT FROM {schema}.memory_outbox
+            WHERE target = $1 AND status = 'pending' AND available_at > '-infinity' AND id <= $2 AND attempts < $3
+            LIMIT $4) AS pending)
      + (SELECT count(*) FROM {schema}.memory_outbox
         WHERE target = $1 AND status = 'processing' AND locked_until > '-infinity' AND id <= $2)
 """
@@ -62,7 +68,7 @@ async def wait_for_workers(
         newest = await connection.fetchval(database.sql(_NEWEST))
     while not signal.aborted:
         async with database.acquire() as connection:
-            left = await connection.fetchval(database.sql(_WAITING), target.value, newest, tried)
+            left = await connection.fetchval(database.sql(_WAITING), target.value, newest, tried, COUNTED)
         if not left:
             return True
         told(int(left))
@@ -124,17 +130,20 @@ async def _compare(
         run.done, run.total = at.scanned, max(at.total, at.scanned)
         progress(Progress(run.stage, run.done, run.total, f"{at.mismatches} differences"))
 
+    async def once() -> Report:
+        return await reconcile(
+            database,
+            what.target,
+            mode="repair",
+            kind="full",
+            signal=signal,
+            progress=compared,
+            inventory=what.inventory,
+        )
+
     while not signal.aborted:
         try:
-            report = await reconcile(
-                database,
-                what.target,
-                mode="repair",
-                kind="full",
-                signal=signal,
-                progress=compared,
-                inventory=what.inventory,
-            )
+            report = await outlast(once, signal)
         except AlreadyRunning:
             progress(Progress(run.stage, run.done, run.total, "waiting for another comparison to end"))
             await rest(signal, BUSY_SECONDS)
