@@ -310,11 +310,11 @@ async def test_a_merge_that_fails_at_any_step_changes_no_memory_and_no_event(
 
 
 async def test_large_scopes_are_worked_through_in_windows_and_small_transactions(ann: User) -> None:
-    for _ in range(6):
-        await ann.write(*(f"text {number}" for number in range(50)))
-    report = await ann.consolidate(job("exact", window=40, batch_size=10))
-    assert report.superseded == 250
-    assert len(await ann.items()) == 50
+    for _ in range(4):
+        await ann.write(*(f"text {number}" for number in range(30)))
+    report = await ann.consolidate(job("exact", window=20, batch_size=10))
+    assert report.superseded == 90
+    assert len(await ann.items()) == 30
     largest = await ann.rows(
         "SELECT count(*) FROM {schema}.memory_supersedes WHERE user_id = $1 GROUP BY created_at", ann.scope.user
     )
@@ -322,9 +322,9 @@ async def test_large_scopes_are_worked_through_in_windows_and_small_transactions
 
 
 async def test_many_copies_of_one_memory(ann: User) -> None:
-    await ann.write(*["same"] * 95)
+    await ann.write(*["same"] * 35)
     report = await ann.consolidate(job("exact", batch_size=10))
-    assert (report.superseded, report.skipped, report.unfinished) == (94, 0, 0)
+    assert (report.superseded, report.skipped, report.unfinished) == (34, 0, 0)
     assert len(await ann.items()) == 1
 
 
@@ -383,7 +383,7 @@ async def test_beside_writers_nothing_is_lost_and_no_merge_is_half_done(ann: Use
 
     writers = [asyncio.create_task(writer(number)) for number in range(4)]
     total = 0
-    for _ in range(8):
+    for _ in range(4):
         wanted = job("exact", batch_size=chance.choice([4, 20]))
         total += (await ann.consolidate(wanted)).superseded
     stop.set()

@@ -25,11 +25,13 @@ from memplane.api.auth.status_key import StatusKey
 from memplane.api.auth.tokens import Tokens
 from memplane.api.capabilities import capabilities_of
 from memplane.api.connections import Connections, connect, truth_in_postgres
+from memplane.api.consolidating import plane_of, scheduled
 from memplane.api.exposition import RegistryExposition
 from memplane.api.generations import RetiredGenerations
 from memplane.api.going_live import GoingLive
 from memplane.api.health import PluginTruth, PostgresBeside, PostgresTruth, Probed, ServiceHealth, Truth
 from memplane.api.node_plane import MemoryPlane
+from memplane.api.purge_metrics import PurgeMetrics
 from memplane.api.rebuild_metrics import RebuildMetrics
 from memplane.api.recovery_metrics import RecoveryMetrics
 from memplane.api.supervise import Run, Supervisor
@@ -44,6 +46,7 @@ from memplane.errors import MemplaneError, SettingsError
 from memplane.outbox.events import ProjectionTarget, Target
 from memplane.outbox.metrics import DatabaseMetrics, Metrics
 from memplane.plugins.registry import create_search, create_store
+from memplane.schema.committed import OnCommit
 from memplane.schema.database import Database
 from memplane.settings import Settings
 from memplane.signal import Signal
@@ -98,12 +101,13 @@ class ServiceProcess:
         self._health = self._make_health()
         self.app: ASGIApp = create_app(self._parts(), settings.service, settings.auth)
 
-    def _database_figures(self) -> list[DatabaseMetrics | RebuildMetrics | RecoveryMetrics]:
+    def _database_figures(self) -> list[DatabaseMetrics | PurgeMetrics | RebuildMetrics | RecoveryMetrics]:
         """What is counted in PostgreSQL: events where it is the truth, recovery tasks wherever it is configured."""
-        counted: list[DatabaseMetrics | RebuildMetrics | RecoveryMetrics] = []
+        counted: list[DatabaseMetrics | PurgeMetrics | RebuildMetrics | RecoveryMetrics] = []
         if self._truth is not None:
             counted.append(DatabaseMetrics(self._truth, self.registry))
             counted.append(RebuildMetrics(self._truth, self.registry))
+            counted.append(PurgeMetrics(self._truth, self.registry))
         if self.connections.postgres is not None:
             counted.append(RecoveryMetrics(self.connections.postgres, self.registry))
         return counted
@@ -141,7 +145,12 @@ class ServiceProcess:
         return Parts(
             nodes=MemoryPlane(self._store, self._search, defaults, self._refusal, self._count_degraded),
             health=self._health,
-            admin=AdminPlane(self._truth, self.connections.targets, self._status),
+            admin=AdminPlane(
+                self._truth,
+                self.connections.targets,
+                self._status,
+                None if self._truth is None else plane_of(self.connections, self._on_commit),
+            ),
             metrics=RegistryExposition(self.registry, self._refresh_metrics),
             authenticator=self._authenticator,
             status_key=self._status_key,
@@ -187,12 +196,21 @@ class ServiceProcess:
         if self._truth is not None and not signal.aborted:
             self._start_parts(self._truth)
 
+    @property
+    def _on_commit(self) -> OnCommit | None:
+        return None if self._cache is None else self._cache.on_commit
+
     def _start_parts(self, database: Database) -> None:
         if self._cache is not None:
             self.supervisor.start("cache_listener", CacheListener(database, self._cache).run)
             self.supervisor.start("ltm_cache", self._worker(lambda: CacheTarget(database)))
-        on_commit = self._cache.on_commit if self._cache is not None else None
-        upkeep = Upkeep(database, self.settings, targets=self.connections.targets, on_commit=on_commit)
+        upkeep = Upkeep(
+            database,
+            self.settings,
+            targets=self.connections.targets,
+            on_commit=self._on_commit,
+            more=scheduled(self.connections, self._on_commit),
+        )
         self.supervisor.start("upkeep", upkeep.run)
         if self.connections.milvus is not None:
             self.supervisor.start("generations", RetiredGenerations(database, self.connections.milvus).run)

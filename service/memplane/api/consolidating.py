@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from memplane.api.admin.consolidation import ConsolidationPlane
 from memplane.api.connections import Connections
-from memplane.consolidation import Job
+from memplane.api.upkeep import StoppablePass
+from memplane.consolidation import Job, Report, consolidate, scopes
 from memplane.consolidation.policy import make_policy
 from memplane.errors import SettingsError
 from memplane.plugins.postgres.writing import Writing
+from memplane.purge import purge
 from memplane.schema.committed import OnCommit
 from memplane.settings import Rule
+from memplane.signal import Signal
 
 
 def job_of(connections: Connections, rules: Collection[Rule] = ()) -> Job:
@@ -29,6 +33,42 @@ def writing_of(connections: Connections, on_commit: OnCommit | None = None) -> W
         embedding=(embedding.model, embedding.revision),
         on_commit=on_commit,
     )
+
+
+def plane_of(connections: Connections, on_commit: OnCommit | None) -> ConsolidationPlane:
+    """What the admin API works on. Raises `SettingsError` for a wrong policy."""
+    job_of(connections)
+    return ConsolidationPlane(
+        connections.database,
+        connections.settings,
+        connections.targets,
+        writing_of(connections, on_commit),
+        lambda rules: job_of(connections, rules),
+    )
+
+
+def scheduled(connections: Connections, on_commit: OnCommit | None) -> dict[str, tuple[float, StoppablePass]]:
+    """What the service does by itself, by the settings: name → (seconds between two passes, the pass)."""
+    settings = connections.settings
+    passes: dict[str, tuple[float, StoppablePass]] = {}
+
+    async def consolidating(signal: Signal) -> int:
+        job, writing, report = job_of(connections), writing_of(connections, on_commit), Report()
+        async for scope in scopes(connections.database):
+            if signal.aborted:
+                break
+            await consolidate(writing, scope, job, report=report, signal=signal)
+        return report.changed
+
+    async def purging(signal: Signal) -> int:
+        report = await purge(connections.database, settings, connections.targets, signal=signal)
+        return sum(report.removed.values())
+
+    if settings.consolidation.interval_seconds > 0 and settings.consolidation.rules:
+        passes["consolidation"] = (settings.consolidation.interval_seconds, consolidating)
+    if settings.purge.interval_seconds > 0:
+        passes["purge"] = (settings.purge.interval_seconds, purging)
+    return passes
 
 
 def require_postgres(connections: Connections) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import asyncpg
 
@@ -34,6 +35,9 @@ BATCHES_PER_PASS = 100
 Pass = Callable[[], Awaitable[int]]
 """One pass; returns how many rows it changed."""
 
+StoppablePass = Callable[[Signal], Awaitable[int]]
+"""A pass that may take long, and ends in good order when the signal aborts."""
+
 
 class Upkeep:
     """The passes, each at its own interval, until the signal aborts."""
@@ -45,8 +49,11 @@ class Upkeep:
         *,
         targets: frozenset[Target],
         on_commit: OnCommit | None = None,
+        more: Mapping[str, tuple[float, StoppablePass]] | None = None,
     ) -> None:
+        """`more`: further passes by name, with the seconds between two of them."""
         self._database = database
+        self._more = dict(more or {})
         self._settings = settings
         self._targets = targets
         self._on_commit = on_commit
@@ -56,6 +63,8 @@ class Upkeep:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat("expiry", self._settings.upkeep.expiry_seconds, self._expire, signal))
             group.create_task(self._repeat("prune", self._settings.upkeep.prune_seconds, self._prune, signal))
+            for name, (seconds, work) in self._more.items():
+                group.create_task(self._repeat(name, seconds, partial(work, signal), signal))
             # No adoption begins under a service: it does not start before the table is adopted.
             if await active(self._database):
                 seconds = self._settings.adoption.settle_seconds

@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     DEAD = "dead_events"
     """An event of it was given up: replay or discard it."""
     SHADOW = "shadow"
-    """A target only compares, and nobody removes the object there."""
+    """A target only compares, or owes a repair for what it only compared: nobody removes the object there."""
     NO_RUN = "no_full_run"
     """Some target has had no complete, error-free full reconciliation since the delete was processed."""
     NAMED = "named_by_a_run"
@@ -42,7 +42,6 @@ class Tombstone:
     settled_at: datetime | None
     unfinished: int
     dead: int
-    shadow: bool
     reached: frozenset[Target]
     last_processed: datetime | None
 
@@ -52,7 +51,7 @@ def settled(tombstone: Tombstone, targets: Collection[Target], now: datetime) ->
 
     What is known exactly is taken; when events have been pruned already it is now: later than true, so never too early.
     """
-    if tombstone.unfinished or tombstone.dead or tombstone.shadow:
+    if tombstone.unfinished or tombstone.dead:
         return None
     known = [one for one in (tombstone.settled_at, tombstone.last_processed) if one is not None]
     complete = tombstone.settled_at is not None or tombstone.reached >= set(targets)
@@ -77,9 +76,10 @@ def judge(
         return Verdict.UNFINISHED
     if tombstone.dead:
         return Verdict.DEAD
-    since = settled(tombstone, targets, now)
-    if shadow or since is None:
+    if shadow:
         return Verdict.SHADOW
+    since = settled(tombstone, targets, now)
+    assert since is not None
     projections = [target for target in targets if target is not Target.LTM_CACHE]
     if any(target not in runs or runs[target] <= since for target in projections):
         return Verdict.NO_RUN

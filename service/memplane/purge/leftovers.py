@@ -58,7 +58,7 @@ DELETE FROM {schema}.memory_edge WHERE ctid = ANY (ARRAY (
     WHERE e.deleted_at < statement_timestamp() - $1 * interval '1 second' AND e.deleted_at < $2
       AND NOT EXISTS (SELECT FROM {schema}.memory_outbox AS o
                       WHERE o.aggregate_id = e.source_id
-                        AND (o.status <> 'processed' OR o.processed_at >= $2 OR o.shadow))
+                        AND (o.status <> 'processed' OR o.processed_at >= $2))
       AND NOT EXISTS (SELECT FROM {schema}.reconciliation_finding AS f
                       WHERE f.run_id = $3 AND f.memory_id = e.source_id)
     ORDER BY e.deleted_at LIMIT $4 FOR UPDATE OF e SKIP LOCKED))

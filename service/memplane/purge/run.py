@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
 from memplane.outbox.events import Target
 from memplane.outbox.prune import prune_processed
+from memplane.outbox.shadow import read_shadowed
 from memplane.purge.judge import Verdict
 from memplane.purge.leftovers import BEFORE_ALL, EMBEDDING_GRACE, Key, purge_chain, purge_edges, purge_embeddings
 from memplane.purge.tombstones import ACTIVITY, FIRST, Terms, page, remove, settle, unsettled, verdicts
@@ -46,13 +47,17 @@ ProgressCallback = Callable[[str, int], None]
 """(kind, removed so far)."""
 
 
-def terms_of(settings: Settings, targets: Collection[Target]) -> Terms:
-    """When tombstones of this backend may go."""
-    return Terms(
-        frozenset(targets),
-        timedelta(seconds=settings.purge.retention_seconds),
-        shadow=settings.outbox.mode == "Shadow",
-    )
+async def terms_of(database: Database, settings: Settings, targets: Collection[Target]) -> Terms:
+    """When tombstones of this backend may go.
+
+    Whether a target is in Shadow, the settings of this process tell, and the events that ended so: workers may have
+    settings of their own.
+    """
+    terms = Terms(frozenset(targets), timedelta(seconds=settings.purge.retention_seconds))
+    shadow = settings.outbox.mode == "Shadow"
+    for target in terms.projections:
+        shadow = shadow or (await read_shadowed(database, target)).due
+    return replace(terms, shadow=shadow)
 
 
 async def purge(
@@ -69,7 +74,7 @@ async def purge(
 
     Stops between transactions when `signal` aborts. Raises `TargetUnavailable` when PostgreSQL is away.
     """
-    terms = terms_of(settings, targets)
+    terms = await terms_of(database, settings, targets)
     run = _Purge(database, settings, terms, dry_run=dry_run, signal=signal or Signal(), progress=progress)
     if not dry_run:
         await run.settle()

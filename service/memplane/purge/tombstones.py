@@ -25,13 +25,11 @@ Place = tuple[datetime, int]
 """Where a page ends: deleted_at and id."""
 
 _FACTS: Final = """
-SELECT m.id, m.version, m.deleted_at, m.settled_at, o.unfinished, o.dead, o.shadow, o.reached, o.last_processed
+SELECT m.id, m.version, m.deleted_at, m.settled_at, o.unfinished, o.dead, o.reached, o.last_processed
 FROM ({rows}) AS m
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE e.status IN ('pending', 'processing')) AS unfinished,
            count(*) FILTER (WHERE e.status = 'dead') AS dead,
-           COALESCE(bool_or(e.shadow AND e.superseded_by IS NULL AND e.aggregate_version >= m.version), FALSE)
-               AS shadow,
            array_agg(DISTINCT e.target) FILTER (WHERE e.aggregate_version >= m.version) AS reached,
            max(e.processed_at) AS last_processed
     FROM {schema}.memory_outbox AS e WHERE e.aggregate_id = m.id) AS o
@@ -161,7 +159,6 @@ def _tombstone(row: Mapping[str, Any]) -> Tombstone:
         settled_at=row["settled_at"],
         unfinished=row["unfinished"],
         dead=row["dead"],
-        shadow=row["shadow"],
         reached=frozenset(Target(target) for target in row["reached"] or ()),
         last_processed=row["last_processed"],
     )

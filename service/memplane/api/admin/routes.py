@@ -10,6 +10,7 @@ import asyncpg
 from fastapi import APIRouter, Depends, Path, Query
 
 from memplane.api.admin.access import AdminAccess, backend_access, tenant_access
+from memplane.api.admin.consolidation import ConsolidationPlane, add_consolidation
 from memplane.api.admin.memory_state import memory_state
 from memplane.api.admin.models import (
     Changed,
@@ -53,6 +54,8 @@ class AdminPlane:
     database: Database | None
     targets: frozenset[Target]
     status: ReadStatus
+    consolidation: ConsolidationPlane | None = None
+    """None like `database`."""
 
 
 def admin_router(plane: AdminPlane, authenticator: Authenticator, status_key: StatusKey) -> APIRouter:
@@ -62,6 +65,8 @@ def admin_router(plane: AdminPlane, authenticator: Authenticator, status_key: St
         _add_outbox(router, plane.database, authenticator)
         _add_memories(router, plane.database, authenticator)
         _add_comparisons(router, plane.database, plane.targets, authenticator)
+    if plane.consolidation is not None:
+        add_consolidation(router, plane.consolidation, authenticator, _answer)
     _add_status(router, plane, authenticator, status_key)
     return router
 
