@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import random
 import shutil
 import sys
@@ -28,6 +29,8 @@ def main() -> int:
     folder.chmod(0o711)  # PostgreSQL runs under an account of its own
     began = time.monotonic()
     keep = True
+    # Its own word about servers that we have just killed.
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     try:
         verdict = asyncio.run(Run(folder, seed, arguments.seconds, arguments.rate).work())
         keep = arguments.keep or bool(verdict.findings)
