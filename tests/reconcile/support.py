@@ -12,6 +12,7 @@ from memplane.projections.milvus import MilvusProjection
 from memplane.projections.neo4j import Neo4jProjection
 from memplane.schema.database import Database
 from tests.projections.support import rows
+from tests.projections.world import World
 
 EVERYTHING = {Target.MILVUS, Target.NEO4J}
 
@@ -47,6 +48,15 @@ async def edit_row(projection: MilvusProjection, memory_id: int, changes: Mappin
     await projection.milvus.call("upsert", (await projection.generation()).collection, [row])
 
 
+async def insert_row(
+    projection: MilvusProjection, memory_id: int, row: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """Put a row into Milvus by hand, by default the one that is there; returns it."""
+    found = (await rows(projection))[memory_id] if row is None else row
+    await projection.milvus.call("upsert", (await projection.generation()).collection, [dict(found)])
+    return found
+
+
 async def delete_row(projection: MilvusProjection, memory_id: int) -> None:
     await projection.milvus.call("delete", (await projection.generation()).collection, ids=[memory_id])
 
@@ -55,3 +65,11 @@ async def cypher(projection: Neo4jProjection, query: str, **parameters: Any) -> 
     """Edit the graph by hand; `$backend` is the backend's id."""
     backend = (await projection.generation()).backend
     await projection.neo4j.run(query, {"backend": backend, **parameters})
+
+
+async def populated(database: Database, target: ProjectionTarget, count: int = 5) -> tuple[World, list[int]]:
+    """A world of `count` memories that are all projected."""
+    world = World(database, target)
+    await world.write([None] * count, [])
+    await drain(database, target)
+    return world, [int(number) for number in world.ids]

@@ -21,7 +21,7 @@ from memplane.settings import MilvusSettings, Neo4jSettings, OutboxSettings
 from memplane.signal import Signal
 from tests.projections.support import graph, rows, stored_embeddings
 from tests.projections.world import World
-from tests.reconcile.support import cypher, delete_row, drain, edit_row, pending
+from tests.reconcile.support import cypher, delete_row, drain, edit_row, pending, populated
 
 
 @pytest.fixture(params=["milvus", "neo4j"])
@@ -44,13 +44,6 @@ async def repaired(database: Database, target: ProjectionTarget) -> Report:
     await drain(database, target)
     assert await audit(database, target) == {}
     return report
-
-
-async def populated(database: Database, target: ProjectionTarget, count: int = 5) -> tuple[World, list[int]]:
-    world = World(database, target)
-    await world.write([None] * count, [])
-    await drain(database, target)
-    return world, [int(number) for number in world.ids]
 
 
 async def test_what_was_projected_shows_no_drift(database: Database, target: ProjectionTarget) -> None:
