@@ -151,7 +151,9 @@ class MilvusConnection:
     async def _in_thread(self, work: Callable[[], T], deadline: float) -> T:
         loop = asyncio.get_running_loop()
         try:
-            return await asyncio.wait_for(loop.run_in_executor(self._threads, _translated(work)), deadline + GRACE)
+            # Not `wait_for`, which takes two more turns of the loop to hand over the answer.
+            async with asyncio.timeout(deadline + GRACE):
+                return await loop.run_in_executor(self._threads, _translated(work))
         except TimeoutError:
             self._suspect = True
             raise TargetTimeout("milvus", f"no answer within {deadline:g} s") from None

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplane.contracts import Scope
 from memplane.projections.milvus_client import MilvusConnection
@@ -93,10 +93,10 @@ async def search_vectors(
     return found
 
 
-def _hit(hit: dict[str, object]) -> VectorHit:
+def _hit(hit: dict[str, Any]) -> VectorHit:
+    # As plain mappings: the driver's own lookups take longer than everything else here.
     # A server calls the primary key `id`, Milvus Lite calls it by its name.
-    key = hit["id"] if "id" in hit else hit["memory_id"]
-    entity = hit["entity"]
-    assert isinstance(key, int)
-    assert isinstance(entity, dict)
-    return VectorHit(key, float(hit["distance"]), int(entity["version"]))  # type: ignore[arg-type]
+    key = dict.get(hit, "id")
+    if key is None:
+        key = dict.__getitem__(hit, "memory_id")
+    return VectorHit(key, float(dict.__getitem__(hit, "distance")), dict.__getitem__(hit, "entity")["version"])

@@ -19,6 +19,7 @@ from memplane.projections.neo4j_client import Neo4jConnection
 MAX_STEPS = 5_000
 """Steps (pairs of neighbours) that one hop follows at most, those of the smallest ids first."""
 
+# One record for all steps: the driver reads each one with several turns of the event loop.
 _STEP = """
 UNWIND $frontier AS id
 MATCH (a:Memory {backend: $backend, memory_id: id})
@@ -26,8 +27,9 @@ WHERE a.tenant = $tenant AND a.user_id = $user AND (a.expires_at IS NULL OR a.ex
 MATCH (a)-[r:RELATES]-(b:Memory)
 WHERE r.backend = $backend AND b.backend = $backend AND b.tenant = $tenant AND b.user_id = $user
   AND (b.expires_at IS NULL OR b.expires_at > $now) AND ($types IS NULL OR r.type IN $types)
-RETURN DISTINCT id AS source, b.memory_id AS target
+WITH DISTINCT id AS source, b.memory_id AS target
 ORDER BY source, target LIMIT $steps
+RETURN collect([source, target]) AS steps
 """
 
 
@@ -75,7 +77,7 @@ async def expand(
             },
             timeout=timeout,
         )
-        frontier = follow(reached, [(row["source"], row["target"]) for row in rows], decay)
+        frontier = follow(reached, [(source, target) for source, target in rows[0]["steps"]], decay)
     return rank(reached.values())[:limit]
 
 

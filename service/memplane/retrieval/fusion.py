@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from memplane.retrieval.errors import invalid_input, require_integer
@@ -39,7 +40,8 @@ def weighted_rrf(rankings: Iterable[tuple[float, Iterable[Key]]], *, k: int = DE
                 continue
             seen.add(key)
             scores[key] = scores.get(key, 0.0) + weight / (k + rank)
-    return [Fused(key, score) for key, score in sorted(scores.items(), key=lambda entry: -entry[1])]
+    # `reverse` keeps the order of equal ones, too.
+    return [Fused._make(entry) for entry in sorted(scores.items(), key=itemgetter(1), reverse=True)]
 
 
 def check_rrf_k(value: object) -> int:

@@ -18,12 +18,15 @@ from memplane.schema.database import Database
 
 _BODY: Final = ("key", "content", "document", "metadata", "created_at", "updated_at")
 
-_ALL: Final = f"{ITEM_COLUMNS}, FALSE AS held FROM {{schema}}.long_term_memory AS m"
+_BY_ID: Final = "(SELECT l.* FROM {schema}.long_term_memory AS l WHERE l.id = ANY($3::bigint[]) OFFSET 0) AS m"
+"""By the primary key alone, whatever else there is to choose from: a steady read (`Database.read`)."""
+
+_ALL: Final = f"{ITEM_COLUMNS}, FALSE AS held FROM {_BY_ID}"
 
 _UNLESS_HELD: Final = (
     "m.id, m.version, m.expires_at, asked.version IS NOT NULL AS held, "
     + ", ".join(f"CASE WHEN asked.version IS NULL THEN m.{name} END AS {name}" for name in _BODY)
-    + " FROM {schema}.long_term_memory AS m"
+    + f" FROM {_BY_ID}"
     " LEFT JOIN unnest($4::bigint[], $5::bigint[]) AS asked (id, version)"
     " ON asked.id = m.id AND asked.version = m.version"
 )
@@ -66,16 +69,18 @@ class Hydration:
         if held:
             binds.values += [list(held), list(held.values())]
         condition = "" if filter is None else f" AND {to_sql(filter, binds)}"
-        statement = (
-            f"SELECT {_UNLESS_HELD if held else _ALL} "
-            f"WHERE m.tenant = $1 AND m.user_id = $2 AND m.id = ANY($3::bigint[]) AND {LIVE}{condition}"
+        statement = self._database.sql(
+            f"SELECT {_UNLESS_HELD if held else _ALL} WHERE m.tenant = $1 AND m.user_id = $2 AND {LIVE}{condition}"
         )
-        async with self._database.acquire() as connection:
-            if len(ids) > UNMEASURED:
-                size = await connection.fetchval(self._database.sql(_SIZE), scope.tenant, scope.user, list(ids))
-                if size > MAX_BYTES:
-                    invalid(f"limit is too large: these memories hold more than {MAX_BYTES} bytes")
-            rows = await connection.fetch(self._database.sql(statement), *binds.values)
+        if filter is None and len(ids) <= UNMEASURED:
+            rows = await self._database.read(statement, *binds.values)
+        else:
+            async with self._database.acquire() as connection:
+                if len(ids) > UNMEASURED:
+                    size = await connection.fetchval(self._database.sql(_SIZE), scope.tenant, scope.user, list(ids))
+                    if size > MAX_BYTES:
+                        invalid(f"limit is too large: these memories hold more than {MAX_BYTES} bytes")
+                rows = await connection.fetch(statement, *binds.values)
         found: dict[int, MemoryItem] = {}
         lost: list[int] = []
         for row in rows:

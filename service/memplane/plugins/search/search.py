@@ -9,7 +9,7 @@ in the version that PostgreSQL has, and never more than `limit`. Source: design 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -148,10 +148,7 @@ class Search:
     async def _ask(self, asked: int) -> bool:
         """Ask every branch that takes part for `asked` memories. True when one may have more."""
         names = self._direct()
-        outcomes = await asyncio.gather(
-            *(self._branches.guards[name].run(self._work(name, asked)) for name in names), return_exceptions=True
-        )
-        failures = self._take(dict(zip(names, outcomes, strict=True)))
+        failures = self._take(await self._outcomes(names, asked))
         if names and len(failures) == len(names):
             raise failures[0].unavailable()
         if self._request.strategy == "graph" or (self._fused and "graph" in self._branches.names):
@@ -165,6 +162,19 @@ class Search:
                 raise read
             self._take({"graph": outcome})
         return any(len(found) >= asked for found in self._lists.values())
+
+    async def _outcomes(self, names: Sequence[str], asked: int) -> dict[str, list[Found] | BaseException]:
+        """What each branch gives or raises, all of them settled."""
+        if len(names) == 1:
+            # In this task: a second one would only cost turns of the loop.
+            try:
+                return {names[0]: await self._branches.guards[names[0]].run(self._work(names[0], asked))}
+            except BranchFailed as failure:
+                return {names[0]: failure}
+        outcomes = await asyncio.gather(
+            *(self._branches.guards[name].run(self._work(name, asked)) for name in names), return_exceptions=True
+        )
+        return dict(zip(names, outcomes, strict=True))
 
     def _take(self, outcomes: Mapping[str, list[Found] | BaseException]) -> list[BranchFailed]:
         """Keep the lists; report what failed, or raise it when it was asked for by name or is no branch's failure."""
@@ -237,6 +247,10 @@ class Search:
         request = self._request
         if request.graph.seeds is not None:
             return dict.fromkeys(request.graph.seeds, 1.0)
-        lists = {name: without(found, self._gone) for name, found in self._lists.items() if name != "graph"}
-        best = rank(lists, fused=True, weights=request.weights, rrf_k=request.rrf_k)[: request.graph.count]
+        if self._fused and "graph" not in self._lists:
+            # The ranking that the answer begins with, too.
+            best = self._ranked()[: request.graph.count]
+        else:
+            lists = {name: without(found, self._gone) for name, found in self._lists.items() if name != "graph"}
+            best = rank(lists, fused=True, weights=request.weights, rrf_k=request.rrf_k)[: request.graph.count]
         return {one.key: one.score / best[0].score for one in best}

@@ -119,14 +119,16 @@ class VectorSearch:
 
         Raises `GenerationChanged`, and what `search_vectors` and the embeddings raise.
         """
-        in_milvus, fresh = await asyncio.gather(
-            self._in_milvus(query, limit), self._fresh(query), return_exceptions=True
-        )
-        for outcome in (in_milvus, fresh):
-            if isinstance(outcome, BaseException):
-                raise outcome
-        assert isinstance(in_milvus, list)
-        assert isinstance(fresh, Fresh)
+        # Milvus is asked first, and in this task: it is what takes longest.
+        beside = asyncio.get_running_loop().create_task(self._fresh(query))
+        try:
+            in_milvus = await self._in_milvus(query, limit)
+        except asyncio.CancelledError:
+            beside.cancel()
+            raise
+        finally:
+            await asyncio.gather(beside, return_exceptions=True)
+        fresh = beside.result()
         if self._limit and fresh.generation != _id(query.generation):
             self._generation_until = float("-inf")
             raise GenerationChanged
