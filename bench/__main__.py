@@ -21,6 +21,7 @@ ROWS = {
     "drain": "bench.rows.outbox_drain",
     "milvus": "bench.rows.milvus_projection",
     "neo4j": "bench.rows.neo4j_projection",
+    "claim": "bench.rows.claim",
     "reconcile": "bench.rows.reconcile",
     "search": "bench.rows.search",
     "http-get": "bench.rows.http_get",

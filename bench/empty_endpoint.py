@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from fastapi import Depends, FastAPI, Request
 
 from memplane.api.asgi import header_map
@@ -52,4 +52,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())
