@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from memplane_operator.api.crd import GROUP, PLURAL, VERSION
 from memplane_operator.cluster import SECRETS, Cluster
 from memplane_operator.controller import Controller, resync
-from memplane_operator.errors import Conflict, NotFound
+from memplane_operator.errors import ApiError, Conflict, NotFound
 from memplane_operator.health import serve
 from memplane_operator.leader import Leadership
 from memplane_operator.log import configure
@@ -32,6 +32,8 @@ from memplane_operator.settings import OperatorSettings
 from memplane_operator.watch_health import WatchHealth
 
 logger = logging.getLogger(__name__)
+STOP_SECONDS = 20
+"""Time for work to end after leadership is lost; the process goes when it does not."""
 KEY_SECRET = "memplane-operator-key"  # noqa: S105 - the name of a Secret
 
 
@@ -78,35 +80,63 @@ def registry(controller: Controller, health: WatchHealth) -> kopf.OperatorRegist
 
 
 async def run(settings: OperatorSettings) -> int:
-    """Lead, then work until a signal (0), or until leadership or the watch is lost (1: the kubelet starts us anew)."""
+    """Lead and work, until a signal (0) or until a part of the operator ends by itself (1: the kubelet starts us anew).
+
+    Who has lost the Lease stops all work and stands for it again.
+    """
     metrics = OperatorMetrics()
     cluster = Cluster(observe=metrics.requested)
+    leases = Cluster(observe=metrics.requested, threads=2, timeout=settings.lease_seconds / 3)
     health = WatchHealth(settings.stall_seconds)
     web = await serve(settings.http_port, metrics.registry, lambda: not health.stalled())
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    leadership = Leadership(
-        cluster, settings.namespace, settings.identity or socket.gethostname(), settings.lease_seconds
-    )
+    try:
+        while not stop.is_set():
+            identity = settings.identity or socket.gethostname()
+            leadership = Leadership(leases, settings.namespace, identity, settings.lease_seconds)
+            again = await _term(settings, cluster, leadership, metrics=metrics, health=health, stop=stop)
+            if not again and not stop.is_set():
+                return 1
+            health.forget()
+        return 0
+    finally:
+        await web.cleanup()
+
+
+async def _term(
+    settings: OperatorSettings,
+    cluster: Cluster,
+    leadership: Leadership,
+    *,
+    metrics: OperatorMetrics,
+    health: WatchHealth,
+    stop: asyncio.Event,
+) -> bool:
+    """Stand for the Lease, and work for as long as it is held. True when it was lost and all work has ended."""
     campaign = asyncio.create_task(leadership.run())
     try:
         await _first(leadership.leading.wait(), stop.wait())
         if stop.is_set():
-            return 0
+            return False
         metrics.leading.set(1)
         async with httpx.AsyncClient() as http:
             key = await operator_key(cluster, settings.namespace)
             controller = Controller(cluster, settings, metrics, http, key)
-            await _work(controller, health, stop, leadership)
-        return 0 if stop.is_set() else 1
+            return await _work(controller, health, stop, leadership) and leadership.lost.is_set()
+    except ApiError as error:
+        # The API server may be away for a moment just when a term begins.
+        logger.warning("a term of leadership could not begin", extra={"error": str(error)})
+        return False
     finally:
+        metrics.leading.set(0)
         await leadership.release()
         campaign.cancel()
-        await web.cleanup()
 
 
-async def _work(controller: Controller, health: WatchHealth, stop: asyncio.Event, leadership: Leadership) -> None:
+async def _work(controller: Controller, health: WatchHealth, stop: asyncio.Event, leadership: Leadership) -> bool:
+    """Watch and reconcile until told to stop or leadership is lost. True when everything has ended in time."""
     await controller.discover()
     namespaces = controller.settings.namespaces()
     halt = asyncio.Event()
@@ -132,7 +162,8 @@ async def _work(controller: Controller, health: WatchHealth, stop: asyncio.Event
     halt.set()
     for task in (*tasks[1:], *ends):
         task.cancel()
-    await asyncio.gather(*tasks, *ends, return_exceptions=True)
+    _, pending = await asyncio.wait([*tasks, *ends], timeout=STOP_SECONDS)
+    return not pending
 
 
 async def _first(*waits: Any) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import kubernetes
@@ -90,9 +92,19 @@ def plural_in(path: str) -> str:
 class Cluster:
     """Plain verbs. Every method raises `ApiError` (`NotFound`, `Conflict`) and nothing of the client library."""
 
-    def __init__(self, client: kubernetes.client.ApiClient | None = None, observe: Observer | None = None) -> None:
-        self._client = client or kubernetes.client.ApiClient()
+    def __init__(
+        self,
+        client: kubernetes.client.ApiClient | None = None,
+        observe: Observer | None = None,
+        *,
+        threads: int = 16,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self._client = client or _client()
         self._observe = observe or (lambda verb, plural: None)
+        self._timeout = timeout
+        # Threads of its own: calls that hang here keep nobody else waiting, least of all the renewal of the Lease.
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest:
         return await self._call("GET", resource.path(namespace, name))
@@ -146,7 +158,8 @@ class Cluster:
     async def _call(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None, content: str = ""
     ) -> Manifest:
-        return await asyncio.to_thread(self._request, method, path, query or {}, body, content)
+        request = partial(self._request, method, path, query or {}, body, content)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, request)
 
     def _request(self, method: str, path: str, query: Mapping[str, str], body: Any, content: str) -> Manifest:
         headers = {"Accept": "application/json", "Content-Type": content or "application/json"}
@@ -161,7 +174,7 @@ class Cluster:
         what = f"{method} {path}"
         self._observe(method, plural_in(path))
         try:
-            response = self._client.call_api(*parameters, _request_timeout=TIMEOUT_SECONDS)
+            response = self._client.call_api(*parameters, _request_timeout=self._timeout)
             data: bytes = response.read()  # type: ignore[no-untyped-call]
         except kubernetes.client.ApiException as error:
             raise _api_error(error, what) from None
@@ -171,6 +184,13 @@ class Cluster:
             raise _error(response.status, what, data)
         result: Manifest = json.loads(data) if data else {}
         return result
+
+
+def _client() -> kubernetes.client.ApiClient:
+    """A client that does not try again by itself: what failed is tried again by who knows whether it still matters."""
+    configuration = kubernetes.client.Configuration.get_default_copy()
+    configuration.retries = 0
+    return kubernetes.client.ApiClient(configuration)
 
 
 def _api_error(error: kubernetes.client.ApiException, what: str) -> ApiError:

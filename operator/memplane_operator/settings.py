@@ -19,7 +19,7 @@ class OperatorSettings(BaseSettings):
     resync_seconds: float = Field(60, ge=1, le=3600, description="every backend is looked at this often")
     status_seconds: float = Field(30, ge=1, le=3600, description="numbers are written to the status at most this often")
     workers: int = Field(4, ge=1, le=64, description="backends that are reconciled at once")
-    lease_seconds: int = Field(15, ge=3, le=300, description="how long leadership lasts without renewal")
+    lease_seconds: int = Field(30, ge=3, le=300, description="how long leadership lasts without renewal")
     http_port: int = Field(8080, ge=0, le=65535, description="/livez, /readyz and /metrics")
     stall_seconds: float = Field(180, ge=10, description="liveness fails when the watch lags the API by this long")
 

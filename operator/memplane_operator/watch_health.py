@@ -42,6 +42,11 @@ class WatchHealth:
         for key in [key for key in self._behind if key not in present]:
             del self._behind[key]
 
+    def forget(self) -> None:
+        """A new watch begins."""
+        self._watched.clear()
+        self._behind.clear()
+
     def stalled(self) -> bool:
         """Whether some object has been behind for longer than the limit."""
         now = self._clock()
