@@ -47,14 +47,15 @@ async def old_world(empty_postgres_settings: PostgresSettings) -> AsyncIterator[
     """Makes the old table of a shape with so many rows."""
     made: list[OldWorld] = []
 
-    async def make(shape: str, rows: int = 300, **more: Any) -> OldWorld:
+    async def make(shape: str, rows: int = 300, *, schema: str = "memplane", **more: Any) -> OldWorld:
         assert empty_postgres_settings.dsn is not None
+        placed = empty_postgres_settings.model_copy(update={"schema_name": schema})
         connection = await asyncpg.connect(empty_postgres_settings.dsn.get_secret_value())
         if shape in SHAPES:
-            await make_table(connection, shape, rows)
-        database = Database(empty_postgres_settings, application_name="memplane-tests")
+            await make_table(connection, shape, rows, schema)
+        database = Database(placed, application_name="memplane-tests")
         settings = adoption_settings(shape, **more) if shape in SHAPES else AdoptionSettings(**more)
-        world = OldWorld(empty_postgres_settings, shape, settings, database, connection)
+        world = OldWorld(placed, shape, settings, database, connection)
         made.append(world)
         return world
 
