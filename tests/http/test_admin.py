@@ -31,6 +31,7 @@ ROUTES = [
     ("GET", "/v1/admin/memories/1", {"admin", "platform", "other"}),
     ("GET", "/v1/admin/reconciliation", {"platform"}),
     ("GET", "/v1/admin/drift", {"platform"}),
+    ("GET", "/v1/admin/generations", {"platform"}),
     ("GET", "/v1/admin/status", {"platform", "status"}),
 ]
 

@@ -124,7 +124,8 @@ async def abort(database: Database, milvus: MilvusConnection | None, target: Tar
     if row is None and retired is None:
         return None
     collection = str(retired["collection"]) if retired is not None else ""
-    return Aborted(0 if row is None else int(row["id"]), collection, switched=retired is None)
+    switched = target is Target.MILVUS and retired is None
+    return Aborted(0 if row is None else int(row["id"]), collection, switched)
 
 
 async def drop_retired(database: Database, milvus: MilvusConnection, *, at_once: bool = False) -> list[str]:
