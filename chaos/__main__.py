@@ -8,12 +8,13 @@ import json
 import logging
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from chaos.run import Run
+from chaos.run import Run, Verdict
 
 
 def main() -> int:
@@ -32,7 +33,7 @@ def main() -> int:
     # Its own word about servers that we have just killed.
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     try:
-        verdict = asyncio.run(Run(folder, seed, arguments.seconds, arguments.rate).work())
+        verdict = asyncio.run(_until_told(Run(folder, seed, arguments.seconds, arguments.rate)))
         keep = arguments.keep or bool(verdict.findings)
     finally:
         if keep:
@@ -44,6 +45,13 @@ def main() -> int:
         print(f"BROKEN  {finding}")
     print(f"seed {seed}: {len(verdict.findings)} findings, {time.monotonic() - began:.0f} s")
     return 1 if verdict.findings else 0
+
+
+async def _until_told(run: Run) -> Verdict:
+    """SIGTERM ends what was started, as Ctrl-C does."""
+    working = asyncio.create_task(run.work())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
+    return await working
 
 
 if __name__ == "__main__":

@@ -16,6 +16,18 @@ from tests.stack.process import cache_folder, free_port, spawn, wait_ready
 VERSION = "2.3.5"
 FIRST_PASSWORD = "Milvus"  # what a new server starts with; replaced before anybody else sees it
 
+# It looks for a free port and silently takes the next one; after a kill, connections of the last life still linger.
+_STARTER = """
+import socket, sys
+plain = socket.socket.bind
+def bind(self, address):
+    self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    plain(self, address)
+socket.socket.bind = bind
+from milvus import main
+sys.exit(main())
+"""
+
 
 def start(folder: Path) -> Server:
     """Start an empty server with its data in `folder`/milvus.
@@ -61,7 +73,7 @@ def _spawn(data: Path, port: int) -> subprocess.Popen[bytes]:
         [
             sys.executable,
             "-c",
-            "import sys; from milvus import main; sys.exit(main())",
+            _STARTER,
             "--data",
             str(data),
             "--proxy-port",

@@ -31,7 +31,9 @@ def build(backend: Backend, facts: Facts) -> Desired:
     )
     for target in backend.targets():
         rollout.append(worker.deployment(backend, facts, target))
-        rollout += _present(worker.scaled_object(backend, facts, target))
+        rollout += _present(
+            worker.scaled_object(backend, facts, target), worker.metrics_service(backend, facts, target)
+        )
     rollout += schedules.cron_jobs(backend, facts)
     migrates = backend.spec.store.plugin == "postgres"
     return Desired(tuple(foundation), jobs.migration(backend, facts) if migrates else None, tuple(rollout))

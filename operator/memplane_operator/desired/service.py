@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memplane_operator.desired.config import HTTP_PORT
 from memplane_operator.desired.context import Backend, Facts, Manifest
-from memplane_operator.desired.labels import BACKEND_LABEL, labels, metadata, selector
+from memplane_operator.desired.labels import BACKEND_LABEL, metadata, selector
 from memplane_operator.desired.pods import http_probes, pod_template
 
 COMPONENT = "service"
@@ -137,9 +137,9 @@ def service_monitor(backend: Backend, facts: Facts) -> Manifest | None:
         "kind": "ServiceMonitor",
         "metadata": metadata(backend, backend.name, COMPONENT),
         "spec": {
-            "selector": {
-                "matchLabels": {k: v for k, v in labels(backend, COMPONENT).items() if k.startswith("memplane")}
-            },
+            # The service's own Service and those of the workers: one `job` for all processes of a backend.
+            "selector": {"matchLabels": {BACKEND_LABEL: backend.name}},
+            "jobLabel": BACKEND_LABEL,
             "endpoints": [{"port": "http", "path": "/metrics", "interval": "30s"}],
         },
     }

@@ -67,6 +67,22 @@ def deployment(backend: Backend, facts: Facts, target: str) -> Manifest:
     }
 
 
+def metrics_service(backend: Backend, facts: Facts, target: str) -> Manifest | None:
+    """A Service without an address: through it the backend's ServiceMonitor finds each worker's metrics."""
+    if not (backend.spec.observability.service_monitor and facts.service_monitors):
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(backend, worker_name(backend, target), component(target)),
+        "spec": {
+            "clusterIP": "None",
+            "selector": selector(backend, component(target)),
+            "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }
+
+
 def backlog_query(backend: Backend, target: str, scaling: WorkerAutoscaling) -> str:
     """Due plus processing events, counted no further than what the most workers would carry.
 
