@@ -6,6 +6,8 @@ import asyncio
 import json
 import multiprocessing
 import signal
+import threading
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,10 @@ from typing import Any
 from experiments.task_process import Plan, run
 
 _SECONDS = 60.0
+
+_turn = threading.Lock()
+"""multiprocessing is not safe here: whoever starts a process reads, in passing, how the others' have ended, and each
+status can be read once. Two threads that read the same one at a time leave one of them with a made-up 255."""
 
 
 def context() -> ForkServerContext:
@@ -27,31 +33,24 @@ def _child(plan: Plan, outcome: str) -> None:
     Path(outcome).write_text(json.dumps(document), encoding="utf-8")
 
 
-LOST = 255
-"""What multiprocessing reports when the fork server could not tell how a process ended."""
-
-
-class StatusLost(Exception):
-    """It is not known how the process ended: the trial proves nothing and is made again."""
-
-
 def run_in_new_process(plan: Plan) -> dict[str, Any] | None:
-    """The outcome of a plan that ran in a process of its own; None when that process was killed."""
+    """The outcome of a plan that ran in a process of its own; None when that process was killed. From any thread."""
     outcome = Path(plan["directory"]) / "outcome.json"
     outcome.unlink(missing_ok=True)
     process = context().Process(target=_child, args=(dict(plan), str(outcome)))
-    process.start()
-    process.join(_SECONDS)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
+    with _turn:
+        process.start()
+    ended = wait([process.sentinel], _SECONDS)
+    with _turn:
+        if not ended:
+            process.kill()
+        process.join(_SECONDS)
+        code = process.exitcode
+        process.close()
+    if not ended:
         raise AssertionError("the process did not end")
-    code = process.exitcode
-    process.close()
     if code == -signal.SIGKILL:
         return None
-    if code == LOST:
-        raise StatusLost
     assert code == 0, f"the process ended with {code}"
     document: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
     return document

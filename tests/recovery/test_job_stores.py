@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from memplane.contracts import Scope
 from memplane.recovery import JobBusy, JobStore, RecoveryError
 from memplane.recovery.documents import Job, new_job
-from memplane.recovery.leases import held
+from memplane.recovery.leases import held, owner_of
 from memplane.recovery.postgres_jobs import PostgresJobs
 from memplane.recovery.sqlite_jobs import SqliteJobs
 from memplane.schema.database import Database
@@ -193,12 +194,63 @@ async def test_held_renews_and_gives_back(store: JobStore, another: Open) -> Non
 async def test_whoever_loses_the_lease_is_told(store: JobStore, another: Open) -> None:
     await store.insert(job())
     async with held(store, "j1", "one", 0.3) as lost:
-        await store.release("j1", "one")
-        assert await another().acquire("j1", "two", 30)
+        other = another()
+        while not await other.acquire("j1", "two", 30):
+            await store.release("j1", "one")  # until it comes between two renewals
         async with asyncio.timeout(10):
             await lost.wait()
         assert isinstance(lost.reason, JobBusy)
     assert not await store.acquire("j1", "one", 1), "the other's lease was left alone"
+
+
+async def test_a_change_or_note_of_an_owner_needs_its_lease(store: JobStore, another: Open) -> None:
+    await store.insert(job())
+    other = another()
+    assert await store.acquire("j1", "one", 0.05)
+    assert (await store.change("j1", "k", staged("prepared"), owner="one"))["revision"] == 1
+    await asyncio.sleep(0.1)  # the lease runs on the store's clock
+    assert (await store.change("j1", "k", staged("prepared"), owner="one"))["revision"] == 2, "nobody has taken it"
+    assert await other.acquire("j1", "two", 30)
+    for late in (store.change("j1", "k", staged("failed"), owner="one"), store.record("j1", "note", {}, owner="one")):
+        with pytest.raises(JobBusy, match="lost"):
+            await late
+    assert (await other.change("j1", "k", staged("reserved"), owner="two"))["revision"] == 3
+    await other.release("j1", "two")
+    with pytest.raises(JobBusy, match="lost"):
+        await other.change("j1", "k", staged("failed"), owner="two")
+    assert (await store.change("j1", "decided", staged("approved")))["revision"] == 4, "a person holds no lease"
+    assert [event.kind for event in await store.events("j1")] == ["created", "k", "k", "k", "decided"]
+
+
+async def test_nobody_takes_the_lease_within_a_fenced_change(store: JobStore, another: Open) -> None:
+    """The lease ends while the change is under way; whoever takes it next sees the change."""
+    await store.insert(job())
+    other = another()
+    assert await store.acquire("j1", "one", 0.05)
+    took: list[float] = []
+
+    def slow(present: Job) -> Job:
+        time.sleep(0.3)  # in the store's transaction, past the lease's end
+        return {**present, "stage": "prepared"}
+
+    async def take() -> None:
+        await asyncio.sleep(0.1)
+        while not await other.acquire("j1", "two", 30):  # noqa: ASYNC110 - the lease ends on the store's clock
+            await asyncio.sleep(0.01)
+        took.append((await other.load("j1"))["revision"])
+
+    await asyncio.gather(store.change("j1", "k", slow, owner="one"), take())
+    assert took == [1]
+
+
+async def test_within_held_the_task_is_written_under_its_lease(store: JobStore) -> None:
+    assert owner_of("j1") is None
+    await store.insert(job())
+    async with held(store, "j1", "one", 30):
+        assert owner_of("j1") == "one"
+        assert owner_of("j2") is None
+        assert await asyncio.create_task(asyncio.to_thread(owner_of, "j1")) == "one", "whatever it starts"
+    assert owner_of("j1") is None
 
 
 async def test_postgresql_shows_a_scope_its_own_tasks_alone(database: Database) -> None:

@@ -10,18 +10,18 @@ import asyncio
 import itertools
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import pytest
 from experiments.model_server import ModelServer
 
 from memplane.recovery import FulfillmentService, RecoveryStore, start_fulfillment_service
-from tests.recovery.forked import StatusLost, run_in_new_process
+from tests.recovery.forked import run_in_new_process
 from tests.recovery.world import ID, TEXT
 
 Point = tuple[str, int]
@@ -156,6 +156,7 @@ class Trial:
         job, scenario = self.job(), self.scenario
         assert (job["stage"], job["error"]) == (scenario.stage, scenario.error)
         assert json.loads((self.folder / "results" / f"{ID}.json").read_text(encoding="utf-8")) == job
+        assert [path.name for path in (self.folder / "results").iterdir()] == [f"{ID}.json"], "nothing is left over"
         if job["stage"] in ("failed", "timed-out", "rejected", "paused"):
             assert self.rows("service.sqlite", "SELECT count(*) FROM reservations") == [(0,)]
         if job["stage"] == "compensated":
@@ -185,25 +186,6 @@ async def _create(folder: Path, origin: str, approval: bool) -> None:
     await store.close()
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def conclusive(trial_of: Callable[Concatenate[Scenario, Path, P], R]) -> Callable[Concatenate[Scenario, Path, P], R]:
-    """Make a trial again, in a folder of its own, when the fork server lost how one of its processes ended."""
-
-    def made(scenario: Scenario, folder: Path, *arguments: P.args, **options: P.kwargs) -> R:
-        for number in range(3):
-            try:
-                return trial_of(scenario, folder.with_name(f"{folder.name}-{number}"), *arguments, **options)
-            except StatusLost:
-                continue
-        raise AssertionError("the fork server lost three processes in a row")
-
-    return made
-
-
-@conclusive
 def points_of(scenario: Scenario, folder: Path) -> list[Point]:
     """Every point that the scenario reaches when nobody kills it."""
     with trial(scenario, folder) as unharmed:
@@ -215,7 +197,6 @@ def points_of(scenario: Scenario, folder: Path) -> list[Point]:
     return [(name, int(time)) for name, time in (line.split("\t") for line in lines)]
 
 
-@conclusive
 def killed_once(scenario: Scenario, folder: Path, point: Point) -> None:
     with trial(scenario, folder) as there:
         before = there.model.calls
@@ -229,7 +210,6 @@ def killed_once(scenario: Scenario, folder: Path, point: Point) -> None:
             assert there.model.calls - before == asked, "a prepared task asks no model"
 
 
-@conclusive
 def killed_twice(scenario: Scenario, folder: Path, first: Point, second: Point) -> None:
     """The second kill hits the resumed run, if it passes that point at all."""
     with trial(scenario, folder) as there:

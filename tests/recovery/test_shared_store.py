@@ -14,6 +14,7 @@ import pytest
 from experiments.model_server import ModelServer
 from experiments.task_process import kill_myself
 
+from memplane.errors import MemplaneError
 from memplane.recovery import JobBusy, RecoveryStore, run_checkpoint, start_fulfillment_service
 from memplane.recovery.leases import held
 from memplane.recovery.postgres_jobs import PostgresJobs
@@ -28,11 +29,14 @@ SECONDS = 2.0
 
 
 async def work(plan: dict[str, Any]) -> dict[str, Any]:
-    """One worker: takes the lease and runs the task; killed at `kill`, if there is one."""
+    """One worker: takes the lease and runs the task; killed at `kill`, stopped at `stop`, if there is one."""
 
     def probe(point: str) -> None:
         if point == plan["kill"]:
             kill_myself()
+        if point == plan.get("stop"):
+            Path(plan["directory"], "stopped").touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     database = Database(PostgresSettings(dsn=plan["dsn"], schema_name=plan["schema"]))
     jobs = PostgresJobs(database)
@@ -111,3 +115,64 @@ async def test_another_process_finishes_what_a_killed_one_began(
     connection = sqlite3.connect(tmp_path / "service.sqlite")
     assert connection.execute("SELECT quantity FROM inventory").fetchone() == (18,)
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("stop", "told"),
+    [
+        ("recovery_checkpoint.reserve:before", "The task's lease was lost"),
+        # The server ends the transaction in which it was stopped, and with it its locks, after ten seconds.
+        pytest.param("checkpoint-reserve:during", "postgresql is unavailable", marks=pytest.mark.full),
+    ],
+)
+async def test_a_process_that_slept_through_its_lease_writes_nothing(
+    tmp_path: Path, postgres_settings: PostgresSettings, database: Database, stop: str, told: str
+) -> None:
+    """Stopped while it holds the lease, continued when another process has finished the task."""
+    (tmp_path / f"{ID}.txt").write_text(TEXT, encoding="utf-8")
+    model = ModelServer()
+    service = await start_fulfillment_service(tmp_path / "service.sqlite", [{"sku": "SKU-731", "quantity": 20}])
+    jobs = PostgresJobs(database)
+    try:
+        store = RecoveryStore(tmp_path, service.url, jobs=jobs)
+        await store.create(ID)
+        plan = {
+            "dsn": dsn(postgres_settings),
+            "schema": postgres_settings.schema_name,
+            "directory": str(tmp_path),
+            "service": service.url,
+            "model": model.url,
+            "kill": None,
+            "stop": stop,
+        }
+        sleeper = context().Process(target=told_busy, args=(plan, str(tmp_path / "told")))
+        sleeper.start()
+        async with asyncio.timeout(60):
+            while not (tmp_path / "stopped").exists():  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.05)
+            while not await jobs.acquire(ID, "watcher", 0.01):  # noqa: ASYNC110 - the lease ends on the server's clock
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        job = await work({**plan, "stop": None})
+        assert job["stage"] == "completed"
+        before = [event.kind for event in await store.events(ID)]
+        assert sleeper.pid is not None
+        os.kill(sleeper.pid, signal.SIGCONT)
+        await asyncio.to_thread(sleeper.join, 60)
+        assert sleeper.exitcode == 0
+        assert (tmp_path / "told").read_text().startswith(told)
+        assert [event.kind for event in await store.events(ID)] == before, "it wrote nothing"
+        assert await store.job(ID) == job == json.loads((tmp_path / "results" / f"{ID}.json").read_text())
+        assert (service.writes("/reserve"), service.writes("/ship")) == (1, 1)
+        await store.close()
+    finally:
+        await service.close()
+        model.close()
+
+
+def told_busy(plan: dict[str, Any], told: str) -> None:
+    """Runs the task, and writes down that it was refused."""
+    try:
+        asyncio.run(work(plan))
+    except MemplaneError as error:
+        Path(told).write_text(str(error))

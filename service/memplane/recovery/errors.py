@@ -14,4 +14,4 @@ class RecoveryError(MemplaneError):
 
 
 class JobBusy(RecoveryError):  # noqa: N818 - names the job's state
-    """Another process holds the job's lease."""
+    """Another process holds the job's lease, or ours was lost."""

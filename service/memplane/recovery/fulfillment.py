@@ -1,6 +1,7 @@
 """The reference fulfilment service: the HTTP contract that an external system must keep for the flows to be safe.
 
-For experiments, tests and as an example workload; it listens on loopback. Source: seed `004`, behaviours 6.2.
+For experiments, tests and as an example workload. It listens on loopback unless told otherwise: it knows no callers, so
+beyond loopback something else must say who may connect. Source: seed `004`, behaviours 6.2.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port: int, ledger: Ledger, faults: Faults) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, address: tuple[str, int], ledger: Ledger, faults: Faults) -> None:
+        super().__init__(address, _Handler)
         self.ledger, self.faults = ledger, faults
 
 
@@ -173,7 +174,7 @@ class FulfillmentService:
 
     def __init__(self, server: _Server, thread: threading.Thread) -> None:
         self._server, self._thread = server, thread
-        self.url = f"http://127.0.0.1:{server.server_address[1]}"
+        self.url = "http://{}:{}".format(*server.server_address[:2])
 
     def writes(self, path: str) -> int:
         """How many POSTs to a path arrived since the ledger was made."""
@@ -196,13 +197,17 @@ async def start_fulfillment_service(
     inventory: Sequence[Mapping[str, Any]],
     faults: Mapping[str, Any] | None = None,
     *,
+    host: str = "127.0.0.1",
     port: int = 0,
 ) -> FulfillmentService:
-    """Start the service on loopback with its ledger at `path`; existing stock and operations are kept."""
+    """Start the service with its ledger at `path`; existing stock and operations are kept.
+
+    host: an IPv4 address or name; every caller that reaches it is served. Raises `OSError`: the address is taken.
+    """
     chosen = Faults.of(faults)
 
     def start() -> FulfillmentService:
-        server = _Server(port, Ledger(Path(path), inventory), chosen)
+        server = _Server((host, port), Ledger(Path(path), inventory), chosen)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         return FulfillmentService(server, thread)

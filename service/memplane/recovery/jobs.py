@@ -25,7 +25,12 @@ class JobEvent:
 
 
 class JobStore(Protocol):
-    """Task documents and their events. Every method is one transaction."""
+    """Task documents and their events. Every method is one transaction.
+
+    A change or note with `owner` is fenced: it raises `JobBusy` unless the task's lease is that owner's in the same
+    transaction, so that a process which has lost its lease without knowing it (it was stopped, say) writes nothing.
+    Without `owner` anybody may write: a person decides while nobody, or somebody, runs the task.
+    """
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -37,11 +42,11 @@ class JobStore(Protocol):
         """The document. Raises `RecoveryError`: unknown task, unsupported schema."""
         ...
 
-    async def change(self, job_id: str, kind: str, change: Change) -> Job:
+    async def change(self, job_id: str, kind: str, change: Change, *, owner: str | None = None) -> Job:
         """Apply a change under the task's lock; returns the stored document."""
         ...
 
-    async def record(self, job_id: str, kind: str, data: Any) -> None:
+    async def record(self, job_id: str, kind: str, data: Any, *, owner: str | None = None) -> None:
         """Add an event that changes nothing. Raises `RecoveryError`: unknown task."""
         ...
 

@@ -1,6 +1,7 @@
 """Task documents in PostgreSQL: shared by workers, and they outlive the node. Same promises as `sqlite_jobs`.
 
-A change holds the task's row lock from reading to writing. Leases are counted on the database's clock.
+A change holds the task's row lock from reading to writing, and with an owner its lease's row before that, so that
+nobody else can take the lease until the change has committed. Leases are counted on the database's clock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncpg
 from memplane.contracts import Scope
 from memplane.errors import TargetUnavailable
 from memplane.recovery.documents import Job, checked_job
-from memplane.recovery.errors import RecoveryError
+from memplane.recovery.errors import JobBusy, RecoveryError
 from memplane.recovery.jobs import Change, JobEvent
 from memplane.schema.database import CONNECT_ERRORS, Connection, Database
 
@@ -47,6 +48,8 @@ ON CONFLICT (job_id) DO UPDATE SET owner = excluded.owner, until = excluded.unti
     WHERE lease.owner = excluded.owner OR lease.until <= clock_timestamp()
 RETURNING owner
 """
+_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
+_FENCE = "SELECT true FROM {schema}.recovery_lease WHERE job_id = $1 AND owner = $2 FOR SHARE"
 _RELEASE = "DELETE FROM {schema}.recovery_lease WHERE job_id = $1 AND owner = $2"
 
 
@@ -74,11 +77,14 @@ class PostgresJobs:
         """The pool belongs to whoever made it, and stays open."""
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Connection]:
+    async def _transaction(self, *, locks: bool = False) -> AsyncIterator[Connection]:
+        """`locks`: the server ends it when the process is stopped in it, so that others do not wait for its locks."""
         try:
             async with self._database.transaction() as connection:
+                if locks:
+                    await connection.execute(_IDLE)
                 yield connection
-        except CONNECT_ERRORS:
+        except (asyncpg.IdleInTransactionSessionTimeoutError, *CONNECT_ERRORS):
             raise TargetUnavailable("postgresql", "the connection was lost") from None
 
     async def insert(self, job: Job) -> None:
@@ -96,8 +102,9 @@ class PostgresJobs:
         async with self._transaction() as connection:
             return await self._load(connection, job_id)
 
-    async def change(self, job_id: str, kind: str, change: Change) -> Job:
-        async with self._transaction() as connection:
+    async def change(self, job_id: str, kind: str, change: Change, *, owner: str | None = None) -> Job:
+        async with self._transaction(locks=True) as connection:
+            await self._check_lease(connection, job_id, owner)
             present = await self._load(connection, job_id, lock=True)
             following = {**change(present), "revision": present["revision"] + 1}
             text = _text(following)
@@ -105,8 +112,9 @@ class PostgresJobs:
             await connection.execute(self._sql(_EVENT), job_id, kind, text)
         return following
 
-    async def record(self, job_id: str, kind: str, data: Any) -> None:
-        async with self._transaction() as connection:
+    async def record(self, job_id: str, kind: str, data: Any, *, owner: str | None = None) -> None:
+        async with self._transaction(locks=owner is not None) as connection:
+            await self._check_lease(connection, job_id, owner)
             await self._load(connection, job_id)
             await connection.execute(self._sql(_EVENT), job_id, kind, _text(data))
 
@@ -123,8 +131,12 @@ class PostgresJobs:
 
     async def acquire(self, job_id: str, owner: str, seconds: float) -> bool:
         try:
-            async with self._transaction() as connection:
+            # No transaction around the one statement: a process that is stopped within would keep the lease's row
+            # locked, and with it everybody who waits for the lease to end.
+            async with self._database.acquire() as connection:
                 return await connection.fetchval(self._sql(_ACQUIRE), job_id, owner, seconds) is not None
+        except CONNECT_ERRORS:
+            raise TargetUnavailable("postgresql", "the connection was lost") from None
         except asyncpg.ForeignKeyViolationError:
             raise RecoveryError("Unknown task") from None
 
@@ -134,6 +146,10 @@ class PostgresJobs:
 
     def _sql(self, text: str) -> str:
         return self._database.sql(text)
+
+    async def _check_lease(self, connection: Connection, job_id: str, owner: str | None) -> None:
+        if owner is not None and await connection.fetchval(self._sql(_FENCE), job_id, owner) is None:
+            raise JobBusy("The task's lease was lost")
 
     async def _load(self, connection: Connection, job_id: str, *, lock: bool = False) -> Job:
         sql = self._sql(_LOAD) + (" FOR UPDATE" if lock else "")

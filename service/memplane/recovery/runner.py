@@ -91,15 +91,17 @@ class JobRunner:
             raise RecoveryError(f"Unknown flow; known are {', '.join(FLOWS)}")
         self._jobs, self._runtime, self._model = jobs, runtime, model
         self._flow, self._seconds = flow, lease_seconds
-        self._owner = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._process = f"{os.uname().nodename}-{os.getpid()}"
 
     async def run(self, job_id: str, *, signal: Signal | None = None) -> Ran:
         """Take the task as far as it goes. Raises `RecoveryError` for an unknown one, and the signal's reason."""
         job = await self._jobs.load(job_id)
         if next_entry(job, self._flow) is None:
             return Ran(job_id, job["stage"])
+        # Of this run alone: a later one of the same process must not be taken for it.
+        owner = f"{self._process}-{uuid.uuid4().hex[:8]}"
         try:
-            async with held(self._jobs, job_id, self._owner, self._seconds, signal=signal) as held_signal:
+            async with held(self._jobs, job_id, owner, self._seconds, signal=signal) as held_signal:
                 # Read again: before the lease was ours another process may have gone on.
                 entry = next_entry(await self._jobs.load(job_id), self._flow)
                 if entry is not None:

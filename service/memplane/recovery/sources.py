@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
@@ -42,17 +43,21 @@ def read_source(folder: Path, job_id: str) -> Source | None:
 
 
 def write_result(folder: Path, job_id: str, document: Any, *, before_rename: Callable[[], None] = lambda: None) -> None:
-    """`results/<id>.json`, whole or not at all, on disk before this returns."""
+    """`results/<id>.json`, whole or not at all, on disk before this returns.
+
+    What killed processes have left of this task is removed on the way.
+    """
     results = folder / "results"
     results.mkdir(exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=results, prefix=f".{job_id}-", suffix=".tmp")
+    _sweep(results, job_id)
+    handle, name = _temporary(results, job_id)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        before_rename()
-        os.replace(name, results / f"{job_id}.json")
+            before_rename()
+            os.replace(name, results / f"{job_id}.json")  # before the lock ends
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -61,3 +66,33 @@ def write_result(folder: Path, job_id: str, document: Any, *, before_rename: Cal
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _temporary(results: Path, job_id: str) -> tuple[int, str]:
+    """A new temporary file, open and locked: its lock, which ends with the process, tells that somebody writes it."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=results, prefix=f".{job_id}-", suffix=".tmp")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.stat(name), os.fstat(handle)):
+                return handle, name
+        except FileNotFoundError:
+            pass  # swept between its making and its lock
+        os.close(handle)
+
+
+def _sweep(results: Path, job_id: str) -> None:
+    """Remove the temporary files of this task that nobody holds."""
+    for leftover in results.glob(f".{job_id}-*.tmp"):
+        try:
+            handle = os.open(leftover, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            leftover.unlink(missing_ok=True)
+        finally:
+            os.close(handle)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from memplane.recovery.documents import Job, checked_job
-from memplane.recovery.errors import RecoveryError
+from memplane.recovery.errors import JobBusy, RecoveryError
 from memplane.recovery.jobs import Change, JobEvent
 
 T = TypeVar("T")
@@ -103,8 +103,9 @@ class SqliteJobs:
     async def load(self, job_id: str) -> Job:
         return await self._transaction(lambda connection: _load(connection, job_id))
 
-    async def change(self, job_id: str, kind: str, change: Change) -> Job:
+    async def change(self, job_id: str, kind: str, change: Change, *, owner: str | None = None) -> Job:
         def work(connection: sqlite3.Connection) -> Job:
+            _check_lease(connection, job_id, owner)
             present = _load(connection, job_id)
             following = {**change(present), "revision": present["revision"] + 1}
             connection.execute("UPDATE jobs SET document = ? WHERE id = ?", (_text(following), job_id))
@@ -113,8 +114,9 @@ class SqliteJobs:
 
         return await self._transaction(work)
 
-    async def record(self, job_id: str, kind: str, data: Any) -> None:
+    async def record(self, job_id: str, kind: str, data: Any, *, owner: str | None = None) -> None:
         def work(connection: sqlite3.Connection) -> None:
+            _check_lease(connection, job_id, owner)
             _load(connection, job_id)
             _add_event(connection, job_id, kind, data)
 
@@ -168,6 +170,13 @@ def _load(connection: sqlite3.Connection, job_id: str) -> Job:
     if row is None:
         raise RecoveryError("Unknown task")
     return checked_job(json.loads(row[0]), job_id)
+
+
+def _check_lease(connection: sqlite3.Connection, job_id: str, owner: str | None) -> None:
+    """The transaction is the file's only writer: what is true here stays true until it has committed."""
+    sql = "SELECT 1 FROM leases WHERE task_id = ? AND owner = ?"
+    if owner is not None and connection.execute(sql, (job_id, owner)).fetchone() is None:
+        raise JobBusy("The task's lease was lost")
 
 
 def _add_event(connection: sqlite3.Connection, job_id: str, kind: str, data: Any) -> None:

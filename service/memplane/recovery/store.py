@@ -14,6 +14,7 @@ from memplane.recovery import documents, sources
 from memplane.recovery.documents import KINDS, MAX_SOURCE_BYTES, Job, Kind, task_id
 from memplane.recovery.errors import RecoveryError
 from memplane.recovery.jobs import JobEvent, JobStore
+from memplane.recovery.leases import owner_of
 from memplane.recovery.probes import Probe, point_name, unprobed
 from memplane.recovery.remote import Answer, ServiceClient, service_origin
 from memplane.recovery.sqlite_jobs import SqliteJobs
@@ -110,7 +111,7 @@ class RecoveryStore:
         source = sources.read_source(self.directory, job["id"])
         if source is None:
             return _failed("SOURCE_NOT_FOUND", "The source does not exist")
-        await self.database.record(job["id"], "source-read", {"maxBytes": most, "bytes": source.size})
+        await self._note(job["id"], "source-read", {"maxBytes": most, "bytes": source.size})
         if source.hash != job["sourceHash"]:
             return _failed("SOURCE_CHANGED", "The source is not the one the task was created for")
         if source.size > most:
@@ -157,9 +158,7 @@ class RecoveryStore:
         if apply:
             documents.check_may_apply(job, kind)
         key = documents.operation_key(job["id"], kind)
-        await self.database.record(
-            job["id"], "operation-write" if apply else "operation-lookup", {"kind": kind, "key": key}
-        )
+        await self._note(job["id"], "operation-write" if apply else "operation-lookup", {"kind": kind, "key": key})
         self._probe(f"{point_name('recovery_operation', arguments)}:noted")
         ctx.sandbox.check_network(self.origin)
         if not apply:
@@ -196,10 +195,18 @@ class RecoveryStore:
 
     async def _report(self, arguments: Mapping[str, Any], _: WorkerContext) -> Result:
         job = await self.job(arguments["id"])
-        sources.write_result(
-            self.directory, job["id"], job, before_rename=lambda: self._probe("recovery_report:during")
-        )
-        return _success(job)
+        while True:
+            sources.write_result(
+                self.directory, job["id"], job, before_rename=lambda: self._probe("recovery_report:during")
+            )
+            present = await self.job(job["id"])
+            if present["revision"] == job["revision"]:
+                return _success(job)
+            # Somebody has gone on meanwhile, and may have written its result before ours: the file is the newest.
+            job = present
+
+    async def _note(self, job_id: str, kind: str, data: Any) -> None:
+        await self.database.record(job_id, kind, data, owner=owner_of(job_id))
 
     async def _change(self, arguments: Mapping[str, Any], kind: str, change: Callable[[Job], Job]) -> Result:
         return _success(await self._change_probed(arguments["id"], kind, change))
@@ -210,7 +217,7 @@ class RecoveryStore:
             self._probe(f"{kind}:during")
             return following
 
-        return await self.database.change(job_id, kind, probed)
+        return await self.database.change(job_id, kind, probed, owner=owner_of(job_id))
 
 
 def _validated(arguments: Mapping[str, Any]) -> None:
