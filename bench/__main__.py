@@ -27,6 +27,7 @@ ROWS = {
     "http-get": "bench.rows.http_get",
     "http-write": "bench.rows.http_write",
     "runtime": "bench.rows.runtime",
+    "embeddings": "bench.rows.embeddings",
     "operator": "bench.rows.operator",
 }
 BY_NAME_ONLY = frozenset({"operator"})

@@ -25,14 +25,20 @@ def serve(
     fault: Annotated[
         list[str] | None, typer.Option(help="NAME or NAME=MILLISECONDS of a fault to switch on; repeat it.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 8090,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. It serves everybody who reaches it: keep others away.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8090,
 ) -> None:
-    """Serve it on 127.0.0.1 until SIGTERM or Ctrl-C."""
+    """Serve it until SIGTERM or Ctrl-C. It knows no callers: beyond loopback a network policy has to."""
 
     async def command(ours: Context) -> None:
         inventory, faults = _inventory(stock or []), _faults(fault or [])
         stopped = stop_signal()
-        service = await start_fulfillment_service(database, inventory, faults, port=port)
+        try:
+            service = await start_fulfillment_service(database, inventory, faults, host=host, port=port)
+        except OSError as error:
+            raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         output = ours.output()
         if ours.as_json:
             typer.echo(json.dumps({"url": service.url}))
