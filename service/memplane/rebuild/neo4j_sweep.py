@@ -29,9 +29,14 @@ ORPHAN_FLOOR = 100
 
 BATCH = 500
 
+# Each condition in the form that a partial unique index of the outbox answers.
 _TRUTH = """
 SELECT w.id, m.id IS NOT NULL AND m.deleted_at IS NULL AS live, COALESCE(m.version, 0) AS version,
-       COALESCE(m.edges_version, 0) AS edges_version, m.tenant, m.user_id
+       COALESCE(m.edges_version, 0) AS edges_version, m.tenant, m.user_id,
+       EXISTS (SELECT FROM {schema}.memory_outbox AS o WHERE o.target = 'neo4j' AND o.aggregate_id = w.id
+                 AND o.family = 'node' AND o.status = 'pending')
+       OR EXISTS (SELECT FROM {schema}.memory_outbox AS o WHERE o.target = 'neo4j' AND o.aggregate_id = w.id
+                    AND o.status = 'processing') AS busy
 FROM unnest($1::bigint[]) AS w (id) LEFT JOIN {schema}.long_term_memory AS m ON m.id = w.id
 """
 
@@ -84,12 +89,15 @@ async def sweep(
 
 
 async def _dead(database: Database, unmarked: Sequence[Unmarked]) -> list[int]:
-    """Those that do not live in the truth. What lives was written by a worker meanwhile."""
+    """Those that do not live in the truth, and that no event is about to remove.
+
+    What lives was written by a worker meanwhile.
+    """
     if not unmarked:
         return []
     async with database.acquire() as connection:
         rows = await connection.fetch(database.sql(_TRUTH), [one.memory_id for one in unmarked])
-    return [row["id"] for row in rows if not row["live"]]
+    return [row["id"] for row in rows if not (row["live"] or row["busy"])]
 
 
 async def _repair(database: Database, unmarked: Sequence[Unmarked], family: Family) -> int:
