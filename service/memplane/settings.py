@@ -82,6 +82,7 @@ class EmbeddingSettings(Section):
     plugin: str = Field("hashing", description="name of an embedding plugin")
     options: dict[str, object] = Field(default_factory=dict, description="the plugin's own document")
     batch_size: int = Field(64, ge=1, le=2048, description="texts per provider call")
+    concurrency: int = Field(4, ge=1, le=64, description="provider calls in flight per batch of events")
 
 
 class OutboxSettings(Section):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from array import array
+from functools import partial
 
 import pytest
 
 from memplane.errors import RetrievalError, TargetUnavailable
-from memplane.projections.embedding import MAX_CHARACTERS, VectorInvalid, checked, pack, text_to_embed, unpack
+from memplane.projections.embedding import (
+    MAX_CHARACTERS,
+    StoredEmbeddings,
+    VectorInvalid,
+    checked,
+    pack,
+    text_to_embed,
+    unpack,
+)
+from memplane.retrieval import embed_contents
 from memplane.schema.database import Database
 from tests.projections.support import Letters, stored_embeddings
 
@@ -42,6 +53,27 @@ async def test_a_stored_vector_of_another_length_is_made_anew(database: Database
     await stored_embeddings(database, Letters(8)).vectors([item("a")])
     (vector,) = await stored_embeddings(database, Letters(9)).vectors([item("a")])
     assert len(vector) == 9
+
+
+async def test_a_provider_has_several_batches_in_flight_within_the_bound(database: Database, provider: Letters) -> None:
+    made, flying, most = provider.embed, 0, 0
+
+    async def slowly(contents: list[str], **options: object) -> list[list[float]]:
+        nonlocal flying, most
+        assert len(contents) <= 2
+        flying += 1
+        most = max(most, flying)
+        await asyncio.sleep(0.02 * (ord(contents[0]) % 3))  # they end in another order than they began
+        flying -= 1
+        return await made(contents, purpose="document")
+
+    provider.embed = slowly  # type: ignore[assignment, method-assign]
+    embed = partial(embed_contents, concurrency=3)
+    embeddings = StoredEmbeddings(database, provider, embed, batch_size=2, concurrency=3)
+    texts = "abcdefghijklmnop"
+    vectors = await embeddings.vectors([item(text) for text in texts])
+    assert vectors == [array("f", provider.vector(text)) for text in texts]
+    assert most == 3
 
 
 async def test_a_batch_that_was_made_is_kept_when_the_next_one_fails(database: Database, provider: Letters) -> None:

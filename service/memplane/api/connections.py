@@ -12,6 +12,7 @@ import importlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from memplane.api.logs import describe
 from memplane.contracts import EmbeddingProvider
@@ -30,7 +31,7 @@ from memplane.retrieval import embed_contents
 from memplane.schema.database import Database
 from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check as check_schema
-from memplane.settings import Settings
+from memplane.settings import EmbeddingSettings, Settings
 from memplane.signal import Signal
 from memplane.tracing import Tracer
 
@@ -90,16 +91,20 @@ class Connections:
 
     def embeddings(self) -> StoredEmbeddings:
         """Vectors of this backend's provider, stored in the truth."""
-        return StoredEmbeddings(
-            self.database, self.embedding, embed_contents, batch_size=self.settings.embedding.batch_size
-        )
+        return self._stored(self.embedding, self.settings.embedding)
 
     def previous_embeddings(self) -> StoredEmbeddings | None:
         """Those of `embedding_previous`; None when the settings name none."""
         provider, settings = self.embedding_previous, self.settings.embedding_previous
         if provider is None or settings is None:
             return None
-        return StoredEmbeddings(self.database, provider, embed_contents, batch_size=settings.batch_size)
+        return self._stored(provider, settings)
+
+    def _stored(self, provider: EmbeddingProvider, settings: EmbeddingSettings) -> StoredEmbeddings:
+        embed = partial(embed_contents, concurrency=settings.concurrency)
+        return StoredEmbeddings(
+            self.database, provider, embed, batch_size=settings.batch_size, concurrency=settings.concurrency
+        )
 
     def projection(self, target: Target) -> ProjectionTarget:
         """The projection that a worker of this target writes, on a connection of its own, which `work` closes.

@@ -74,11 +74,21 @@ class AbsentProvider:
 class StoredEmbeddings:
     """The vectors of one provider, from the database where they are known."""
 
-    def __init__(self, database: Database, provider: EmbeddingProvider, embed: Embed, *, batch_size: int = 64) -> None:
+    def __init__(
+        self,
+        database: Database,
+        provider: EmbeddingProvider,
+        embed: Embed,
+        *,
+        batch_size: int = 64,
+        concurrency: int = 1,
+    ) -> None:
+        """`concurrency`: how many batches `embed` has in flight, so that a remote provider does not idle."""
         self.database = database
         self.provider = provider
         self._embed = embed
         self._batch_size = batch_size
+        self._concurrency = concurrency
 
     async def vectors(self, items: Sequence[Item]) -> list[array[float]]:
         """One float32 vector per item, in order; what is missing is embedded in batches and stored.
@@ -88,9 +98,10 @@ class StoredEmbeddings:
         known = await self._read({(tenant, digest) for tenant, digest, _ in items})
         missing = {(tenant, digest): text for tenant, digest, text in items if (tenant, digest) not in known}
         keys = list(missing)
-        # Stored batch by batch, so that a call that runs out of time has not been for nothing.
-        for start in range(0, len(keys), self._batch_size):
-            batch = keys[start : start + self._batch_size]
+        # Stored every few batches, so that a call that runs out of time has not been for nothing.
+        step = self._batch_size * self._concurrency
+        for start in range(0, len(keys), step):
+            batch = keys[start : start + step]
             made = await self._make([missing[key] for key in batch])
             fresh = dict(zip(batch, made, strict=True))
             await self._store(fresh)
@@ -105,7 +116,9 @@ class StoredEmbeddings:
     def without_provider(self, space: VectorSpace) -> StoredEmbeddings:
         """The stored vectors of another model, for which there is no provider."""
         provider = AbsentProvider(space.model, space.revision, space.dimensions)
-        return StoredEmbeddings(self.database, provider, self._embed, batch_size=self._batch_size)
+        return StoredEmbeddings(
+            self.database, provider, self._embed, batch_size=self._batch_size, concurrency=self._concurrency
+        )
 
     async def healthy(self) -> bool:
         """Whether the provider embeds a short text; never raises."""
