@@ -86,11 +86,11 @@ export MEMPLANE_CLUSTER_SCRIPTS ?= $(abspath $(wildcard ../shared/cluster))
 
 .PHONY: e2e
 e2e: $(READY) ## the promises on a real Kubernetes cluster: kind's, or MEMPLANE_E2E_CONTEXT (see CONTRIBUTING.md)
-	@exec $(BIN)/python -m pytest e2e -q -m "not full" --timeout 1800 --durations 15 $(ARGS)
+	@exec $(BIN)/python -m pytest e2e -q -m "not full" --timeout 3600 --durations 15 $(ARGS)
 
 .PHONY: e2e-full
 e2e-full: $(READY) ## every end-to-end test
-	@exec $(BIN)/python -m pytest e2e -q --timeout 3600 --durations 0 $(ARGS)
+	@exec $(BIN)/python -m pytest e2e -q --timeout 7200 --durations 0 $(ARGS)
 
 .PHONY: lock
 lock: ## resolve the dependencies again into requirements.lock (needs uv and a package index)
