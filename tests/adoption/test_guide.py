@@ -64,7 +64,7 @@ class Shell:
     async def run(self, commands: str) -> tuple[int, str]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{commands}\necho; echo '{END}' $?\n".encode())
+        self.process.stdin.write(f"{commands}\nended=$?; echo; echo '{END}' $ended\n".encode())
         await self.process.stdin.drain()
         lines: list[str] = []
         try:
