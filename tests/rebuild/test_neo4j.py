@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from memplane.outbox.events import Target
-from memplane.rebuild import RebuildFailed, Report, rebuild_neo4j
-from memplane.rebuild.neo4j_sweep import ORPHAN_FLOOR
+from memplane.rebuild import RebuildFailed, Report, rebuild_neo4j, runs
+from memplane.rebuild.neo4j_marks import Marks
+from memplane.rebuild.neo4j_sweep import ORPHAN_FLOOR, sweep
 from memplane.rebuild.report import Progress, Stage
 from memplane.settings import RebuildSettings
 from memplane.signal import Signal
@@ -150,3 +151,21 @@ async def test_more_nodes_without_a_memory_than_a_restored_truth_explains_stop_i
         report = await rebuild(world, allow_orphans=True)
         assert report.swept == extra
         assert await world.dump_neo4j() == before
+
+
+async def test_what_an_event_is_about_to_remove_is_no_orphan(world: World) -> None:
+    """A bulk delete beside a rebuild must not look like a wrong database."""
+    async with world.working(Target.NEO4J):
+        ids = await world.write(ORPHAN_FLOOR + 10)
+        await world.drained(Target.NEO4J)
+    await world.delete(ids)
+    async with world.database.transaction() as connection:
+        run = await runs.begin(connection, world.database, Target.NEO4J, Stage.SWEEP)
+    projection = world.projection(Target.NEO4J)
+    marks = Marks(world.neo4j, (await projection.generation()).backend, run.id)
+    swept = await sweep(
+        world.database, marks, run, RebuildSettings(), allow_orphans=False, signal=Signal(), progress=lambda _: None
+    )
+    assert swept is not None
+    assert (len(swept.orphans), swept.repaired, swept.nameless) == (0, 0, 0)
+    await projection.close()

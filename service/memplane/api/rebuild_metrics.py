@@ -80,7 +80,7 @@ class RebuildMetrics(Collector):
             "memory_rebuild_running", "An unfinished rebuild: 1 while a process works on it, else 0", labels=labels
         )
         done = GaugeMetricFamily("memory_rebuild_done", "Memories that its stage has worked off", labels=labels)
-        total = GaugeMetricFamily("memory_rebuild_total", "Memories of its stage, about", labels=labels)
+        total = GaugeMetricFamily("memory_rebuild_memories", "Memories of its stage, about", labels=labels)
         for one in self._rebuilds:
             running.add_metric([one.target, one.stage], float(one.held))
             done.add_metric([one.target, one.stage], one.done)
