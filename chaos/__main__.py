@@ -30,8 +30,9 @@ def main() -> int:
     folder.chmod(0o711)  # PostgreSQL runs under an account of its own
     began = time.monotonic()
     keep = True
-    # Its own word about servers that we have just killed.
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    for name in ("pymilvus", "neo4j"):
+        # Their own words about servers that we have just killed.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         verdict = asyncio.run(_until_told(Run(folder, seed, arguments.seconds, arguments.rate)))
         keep = arguments.keep or bool(verdict.findings)

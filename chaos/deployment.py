@@ -24,14 +24,14 @@ from memplane.api.auth.key_file import KeyFile, new_key, render_key_file
 
 TENANT = "acme"
 USERS = ("ann", "bob")
-LEASE_SECONDS = 4.0
+LEASE_SECONDS = 6.0
 SKEWS = (-7_200, 10_800, -86_400, 3_600, 0, 0)
 """Seconds by which the processes' clocks are wrong, in the order of their names."""
 
 SETTINGS = {
     "OUTBOX__LEASE_SECONDS": f"{LEASE_SECONDS:g}",
-    "OUTBOX__RENEW_SECONDS": "1",
-    "OUTBOX__CALL_TIMEOUT": "3",
+    "OUTBOX__RENEW_SECONDS": "1.5",
+    "OUTBOX__CALL_TIMEOUT": "5",
     "OUTBOX__BATCH_SIZE": "50",
     "OUTBOX__POLL_SECONDS": "0.5",
     "OUTBOX__BREAKER_SECONDS": "1",

@@ -55,7 +55,7 @@ class Life:
     """Refused for the version that they expected; batches are left out, any of their entries may be the reason."""
     seen: list[Sight] = field(default_factory=list)
     missed: list[Operation] = field(default_factory=list)
-    """Reads by id that did not show it."""
+    """Calls that were told that it is not there: reads by id, updates and deletes."""
 
 
 def lives_of(calls: Sequence[Operation], rows: Sequence[Row]) -> dict[str, Life]:
@@ -89,8 +89,10 @@ def _add_change(lives: defaultdict[str, Life], call: Operation) -> None:
 
 def _add_delete(lives: defaultdict[str, Life], call: Operation) -> None:
     if call.outcome is Outcome.OK:
-        for entry in call.result:
-            lives[entry["id"]].deleted.append(call)
+        gone = {entry["id"] for entry in call.result}
+        for entry in call.request:
+            life = lives[entry["id"]]
+            (life.deleted if entry["id"] in gone else life.missed).append(call)
     elif call.outcome is Outcome.UNKNOWN:
         for entry in call.request:
             lives[entry["id"]].deletes_open.append(call)
@@ -99,9 +101,13 @@ def _add_delete(lives: defaultdict[str, Life], call: Operation) -> None:
 
 
 def _add_conflict(lives: defaultdict[str, Life], call: Operation) -> None:
-    if call.code == "CONFLICT" and len(call.request) == 1:
-        entry = call.request[0]
+    if len(call.request) != 1:
+        return
+    entry = call.request[0]
+    if call.code == "CONFLICT":
         lives[entry["id"]].conflicts.append(Change(call, expected=entry.get("expectedVersion")))
+    elif call.code == "NOT_FOUND":
+        lives[entry["id"]].missed.append(call)
 
 
 def _add_read(lives: defaultdict[str, Life], call: Operation) -> None:

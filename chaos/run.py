@@ -24,7 +24,8 @@ from chaos.machinery import Part, start_servers, stop_all, until
 from chaos.wreck import Wrecker
 
 CLIENTS = 3
-DRAIN_SECONDS = 120.0
+STILL_SECONDS = 60.0
+"""A backlog that does not shrink for so long does not drain by itself."""
 TARGETS = ("milvus", "neo4j")
 DEFECTS = ("unexpectedly", "abandoned", "failed and is started again", "no JSON")
 """Parts of log messages by which a process admits a defect."""
@@ -137,13 +138,16 @@ class Run:
         self._check_logs(deployment)
 
     async def _drain(self, stack: Stack, when: str) -> None:
-        began = time.monotonic()
+        began = shrank = time.monotonic()
+        least: int | None = None
         while True:
             left = await unfinished(stack)
             waiting = {what: count for what, count in left.items() if not what.endswith(" dead")}
             if not waiting:
                 break
-            if time.monotonic() - began > DRAIN_SECONDS:
+            if least is None or sum(waiting.values()) < least:
+                least, shrank = sum(waiting.values()), time.monotonic()
+            if time.monotonic() - shrank > STILL_SECONDS:
                 self.verdict.findings.append(f"{when} the backlog did not drain: {waiting}")
                 break
             await asyncio.sleep(1)

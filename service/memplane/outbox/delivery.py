@@ -36,6 +36,8 @@ class Delivered:
     unhealthy: bool = False
     uncertain: bool = False
     """A call timed out and could not be read back, so it may still take effect."""
+    late: bool = False
+    """A call timed out."""
     attempted: dict[int, Task] = field(default_factory=dict)
     """By event id: tasks that were part of at least one call."""
 
@@ -125,6 +127,7 @@ class Delivery:
 
     async def _timed_out(self, part: Sequence[Task], timeout: float, result: Delivered) -> list[Sequence[Task]]:
         """Read back what the call may have done."""
+        result.late = True
         try:
             async with asyncio.timeout(timeout):
                 settled = await self._target.settled(part, timeout=timeout)

@@ -30,6 +30,7 @@ from memplane.outbox.logs import batch_fields
 from memplane.outbox.maintenance import maintain
 from memplane.outbox.metrics import Metrics
 from memplane.outbox.notify import Wakeup, listen
+from memplane.outbox.pace import Pace
 from memplane.outbox.patience import DATABASE_ERRORS, GaveUp, Patience, rest
 from memplane.outbox.probes import Point, Probe, no_probe
 from memplane.outbox.putback import give_back
@@ -105,6 +106,7 @@ class OutboxWorker:
             uncertain_delay_seconds=settings.call_timeout,
         )
         self._wakeup = Wakeup()
+        self._pace = Pace(settings.batch_size)
         self._places = asyncio.Semaphore(settings.concurrency)
         self._settling = asyncio.Semaphore(settings.concurrency + 1)
         self._batches: dict[asyncio.Task[None], _Batch] = {}
@@ -196,7 +198,7 @@ class OutboxWorker:
             self._database,
             self._target.name,
             worker=self._worker_id,
-            limit=self._settings.batch_size,
+            limit=self._pace.limit,
             lease_seconds=self._settings.lease_seconds,
         )
         return asked_at, events
@@ -253,7 +255,11 @@ class OutboxWorker:
             await self._delivery.deliver(tasks, lease, batch.delivered)
 
     def _judge(self, delivered: Delivered) -> None:
-        """Breaker and consecutive failures, from how one batch went."""
+        """Breaker, pace and consecutive failures, from how one batch went."""
+        if delivered.late:
+            self._pace.late()
+        elif delivered.outcomes:
+            self._pace.in_time()
         if delivered.unhealthy and self._breaker.trip():
             logger.warning(
                 "the target is unhealthy; nothing is claimed until it answers",
