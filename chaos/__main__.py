@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chaos.run import Run, Verdict
+from chaos.run import Run
 
 
 def main() -> int:
@@ -29,30 +29,31 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="memplane-chaos-"))
     folder.chmod(0o711)  # PostgreSQL runs under an account of its own
     began = time.monotonic()
-    keep = True
+    run = Run(folder, seed, arguments.seconds, arguments.rate)
     for name in ("pymilvus", "neo4j"):
         # Their own words about servers that we have just killed.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        verdict = asyncio.run(_until_told(Run(folder, seed, arguments.seconds, arguments.rate)))
-        keep = arguments.keep or bool(verdict.findings)
+        asyncio.run(_until_told(run))
+    except asyncio.CancelledError:
+        run.verdict.findings.append("the run was told to stop before its end")
     finally:
-        if keep:
+        if arguments.keep or run.verdict.findings or sys.exc_info()[0] is not None:
             print(f"journals and logs: {folder}", flush=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(verdict.figures, indent=2, ensure_ascii=False, default=str))
-    for finding in verdict.findings:
-        print(f"BROKEN  {finding}")
-    print(f"seed {seed}: {len(verdict.findings)} findings, {time.monotonic() - began:.0f} s")
-    return 1 if verdict.findings else 0
+        print(json.dumps(run.verdict.figures, indent=2, ensure_ascii=False, default=str))
+        for finding in run.verdict.findings:
+            print(f"BROKEN  {finding}")
+    print(f"seed {seed}: {len(run.verdict.findings)} findings, {time.monotonic() - began:.0f} s")
+    return 1 if run.verdict.findings else 0
 
 
-async def _until_told(run: Run) -> Verdict:
+async def _until_told(run: Run) -> None:
     """SIGTERM ends what was started, as Ctrl-C does."""
     working = asyncio.create_task(run.work())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
-    return await working
+    await working
 
 
 if __name__ == "__main__":
