@@ -146,8 +146,8 @@ class World:
             self.database,
             HybridSettings(branch_timeout=30),
             milvus=MilvusConnection(self.milvus_settings),
-            embedding=provider or self.provider,  # type: ignore[arg-type] # Letters' purpose is a plain text
-            embedding_previous=previous,  # type: ignore[arg-type]
+            embedding=provider or self.provider,
+            embedding_previous=previous,
         )
         return backend.scoped(SCOPE)
 

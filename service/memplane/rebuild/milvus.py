@@ -12,6 +12,7 @@ Source: design section 7; decision 0018.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from memplane.outbox.events import Family, Target
 from memplane.projections.embedding import StoredEmbeddings
@@ -56,8 +57,16 @@ async def rebuild_milvus(
     await ensure_generation(database, Target.MILVUS, embeddings.provider)
     run, generation = await generations.begin(database, embeddings.provider)
     report = Report(run.id, run.target, generation=generation.id, collection=generation.collection, resumed=run.resumed)
-    work = _Rebuild(database, milvus, embeddings, settings, run, generation, report, progress)
-    work.accept_ineffective = accept_ineffective
+    work = _Rebuild(
+        database,
+        settings,
+        run,
+        generation,
+        report,
+        progress,
+        MilvusProjection(database, milvus, embeddings, only=generation),
+        accept_ineffective,
+    )
     async with held(database, run, signal) as stop:
         if not await work.go(stop):
             report.state = "cancelled"
@@ -66,31 +75,23 @@ async def rebuild_milvus(
     return report
 
 
+@dataclass(slots=True)
 class _Rebuild:
-    """One call's state."""
+    """One call's state. `target` writes the new generation alone."""
 
-    def __init__(  # noqa: PLR0917 - one caller, right above
-        self,
-        database: Database,
-        milvus: MilvusConnection,
-        embeddings: StoredEmbeddings,
-        settings: RebuildSettings,
-        run: Run,
-        generation: Generation,
-        report: Report,
-        progress: ProgressCallback,
-    ) -> None:
-        self.database = database
-        self.settings = settings
-        self.run = run
-        self.generation = generation
-        self.report = report
-        self.progress = progress
-        self.accept_ineffective = False
-        self.target = MilvusProjection(database, milvus, embeddings, only=generation)
+    database: Database
+    settings: RebuildSettings
+    run: Run
+    generation: Generation
+    report: Report
+    progress: ProgressCallback
+    target: MilvusProjection
+    accept_ineffective: bool
 
     async def go(self, signal: Signal) -> bool:
         """Every stage that is left. False when `signal` stopped it."""
+        # Also when a rebuild is taken up again: the collection may have been lost meanwhile, or not be loaded.
+        await outlast(self.target.start, signal)
         if self.run.stage is Stage.FILL and not await self._fill(signal):
             return False
         if self.run.stage is Stage.REPAIR and not await self._repair(signal):
@@ -103,7 +104,6 @@ class _Rebuild:
 
     async def _fill(self, signal: Signal) -> bool:
         self._log("filling a new generation")
-        await outlast(self.target.start, signal)
 
         async def copy(page: Page) -> int:
             return await copy_page(self.database, self.target, page, Family.NODE, overwrite=False)

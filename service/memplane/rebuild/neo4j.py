@@ -11,6 +11,7 @@ Readers see the graph all the time: nothing that is right disappears. Source: de
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from memplane.outbox.events import Family, Target
 from memplane.projections.neo4j import Neo4jProjection
@@ -64,26 +65,17 @@ async def rebuild_neo4j(
     return report
 
 
+@dataclass(slots=True)
 class _Rebuild:
     """One call's state."""
 
-    def __init__(  # noqa: PLR0917 - one caller, right above
-        self,
-        database: Database,
-        target: Neo4jProjection,
-        marks: Marks,
-        run: Run,
-        report: Report,
-        settings: RebuildSettings,
-        progress: ProgressCallback,
-    ) -> None:
-        self.database = database
-        self.target = target
-        self.marks = marks
-        self.run = run
-        self.report = report
-        self.settings = settings
-        self.progress = progress
+    database: Database
+    target: Neo4jProjection
+    marks: Marks
+    run: Run
+    report: Report
+    settings: RebuildSettings
+    progress: ProgressCallback
 
     async def go(self, signal: Signal, *, allow_orphans: bool) -> bool:
         """Every stage that is left. False when `signal` stopped it."""
