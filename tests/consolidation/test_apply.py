@@ -216,7 +216,7 @@ async def test_the_chain_goes_on_and_stays_within_its_tenant(ann: User) -> None:
 class Joins(KeepPolicy):
     """Joins the contents of duplicates and of memories that a user marked."""
 
-    needs_content = True  # type: ignore[assignment]
+    needs_content = True
 
     def groups(self, memories: Sequence[Memory]) -> Sequence[Sequence[int]]:
         return [[one.id for one in memories if one.metadata and "join" in one.metadata]]

@@ -230,7 +230,7 @@ def test_nothing_happens_without_a_rule() -> None:
 class Pairs(KeepPolicy):
     """Merges neighbours, and writes a new content."""
 
-    needs_content = True  # type: ignore[assignment]
+    needs_content = True
 
     def groups(self, memories: Sequence[Memory]) -> Iterable[Sequence[int]]:
         numbers = [one.id for one in memories]

@@ -68,6 +68,8 @@ def verdict(tombstone: Tombstone = GONE, **options: Any) -> Verdict:
             Verdict.NO_RUN,
         ),
         ({"settled_at": None}, {}, Verdict.NO_RUN),
+        # It was noted of an earlier delete, which was taken back.
+        ({"settled_at": NOW - 51 * HOUR}, {}, Verdict.NO_RUN),
     ],
 )
 def test_conditions(changes: dict[str, Any], options: dict[str, Any], expected: Verdict) -> None:

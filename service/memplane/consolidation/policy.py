@@ -76,9 +76,7 @@ class KeepPolicy:
     first. `tags` are united, `importance` is the highest, and it expires last of all: never, if one of them never does.
     """
 
-    @property
-    def needs_content(self) -> bool:
-        return False
+    needs_content: bool = False
 
     def groups(self, memories: Sequence[Memory]) -> Iterable[Sequence[int]]:
         return ()

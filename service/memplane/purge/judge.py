@@ -45,6 +45,11 @@ class Tombstone:
     reached: frozenset[Target]
     last_processed: datetime | None
 
+    @property
+    def noted(self) -> bool:
+        """Whether `settled_at` is of this delete: an application of old may take a delete back, and delete again."""
+        return self.settled_at is not None and self.settled_at >= self.deleted_at
+
 
 def settled(tombstone: Tombstone, targets: Collection[Target], now: datetime) -> datetime | None:
     """By when every event of the delete was finished; None while one is not.
@@ -53,8 +58,9 @@ def settled(tombstone: Tombstone, targets: Collection[Target], now: datetime) ->
     """
     if tombstone.unfinished or tombstone.dead:
         return None
-    known = [one for one in (tombstone.settled_at, tombstone.last_processed) if one is not None]
-    complete = tombstone.settled_at is not None or tombstone.reached >= set(targets)
+    noted = tombstone.settled_at if tombstone.noted else None
+    known = [one for one in (noted, tombstone.last_processed) if one is not None]
+    complete = noted is not None or tombstone.reached >= set(targets)
     return max(known) if complete and known else now
 
 

@@ -43,7 +43,8 @@ _PAGE: Final = _FACTS.replace(
 )
 _UNSETTLED: Final = _FACTS.replace(
     "{rows}",
-    f"{_TOMBSTONE} WHERE t.deleted_at IS NOT NULL AND t.settled_at IS NULL AND t.id > $1 ORDER BY t.id LIMIT $2",
+    f"{_TOMBSTONE} WHERE t.deleted_at IS NOT NULL AND (t.settled_at IS NULL OR t.settled_at < t.deleted_at)"
+    " AND t.id > $1 ORDER BY t.id LIMIT $2",
 )
 _OF: Final = _FACTS.replace("{rows}", f"{_TOMBSTONE} WHERE t.deleted_at IS NOT NULL AND t.id = ANY($1::bigint[])")
 # Nobody waits for a purge, and a purge waits for nobody: what is locked now is purged next time.
@@ -94,7 +95,7 @@ async def settle(database: Database, candidates: Sequence[Tombstone], terms: Ter
     async with database.transaction() as connection:
         found = await _locked(connection, database, [one.memory_id for one in candidates])
         now = await connection.fetchval("SELECT clock_timestamp()")
-        times = {one.memory_id: settled(one, terms.targets, now) for one in found if one.settled_at is None}
+        times = {one.memory_id: settled(one, terms.targets, now) for one in found if not one.noted}
         known = {memory_id: time for memory_id, time in times.items() if time is not None}
         if known:
             await connection.execute(database.sql(_SETTLE), list(known), list(known.values()))

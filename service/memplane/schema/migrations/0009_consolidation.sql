@@ -21,7 +21,8 @@ CREATE INDEX memory_supersedes_created ON {schema}.memory_supersedes (created_at
 ALTER TABLE {schema}.long_term_memory ADD COLUMN settled_at TIMESTAMPTZ;
 COMMENT ON COLUMN {schema}.long_term_memory.settled_at IS 'only of tombstones: no event of the delete was unfinished at this time';
 
-CREATE INDEX long_term_memory_unsettled ON {schema}.long_term_memory (id) WHERE deleted_at IS NOT NULL AND settled_at IS NULL;
+CREATE INDEX long_term_memory_unsettled ON {schema}.long_term_memory (id)
+    WHERE deleted_at IS NOT NULL AND (settled_at IS NULL OR settled_at < deleted_at);
 
 -- Which memories hold a text: for duplicates, and to tell which stored embeddings nobody uses any more.
 CREATE INDEX long_term_memory_text ON {schema}.long_term_memory USING hash (text_hash) WHERE deleted_at IS NULL;
