@@ -1,9 +1,10 @@
 """The backfill: gives every old row its values, hash and lexemes, in short transactions, in ascending id.
 
 Rows are read without a lock, hashed here, and written if they are still the version that was read; a row that is locked
-is stepped over. So the old application waits for one UPDATE of a batch at most, and no deadlock is possible. What is
-stepped over or has changed keeps its mark (the empty hash), and the settling job finds it. The position is saved with
-each batch: after a crash the backfill goes on where it was.
+is stepped over. So the old application waits for one UPDATE of a batch at most, and no deadlock is possible. A row that
+has changed meanwhile was copied by the trigger, and the settling job hashes it. A row that was stepped over still has
+an empty text hash; such rows are taken up at the end, until there are none. The position is saved with each batch:
+after a crash the backfill goes on where it was.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ FIRST_ID: Final = -(2**63)
 BATCH_BYTES: Final = 8 * 2**20
 """A batch ends when its contents take so much."""
 
+LOCKED_SECONDS: Final = 1.0
+
+_LEFT: Final = "SELECT count(*) FROM {schema}.long_term_memory WHERE text_hash = ''"
 _TAIL: Final = """
 FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::timestamptz[])
      AS r (id, version, content_hash, text_hash, tokens, deleted_at)
@@ -48,6 +52,7 @@ class Backfill:
             f"SELECT m.id, m.version, {', '.join(columns)} FROM {{schema}}.long_term_memory AS m "
             "WHERE m.id > $1 AND m.content_hash = '' ORDER BY m.id LIMIT $2"
         )
+        self._read_left = self._read.replace("m.content_hash = ''", "m.content_hash = '' AND m.text_hash = ''")
         # A moment that the read took from the clock must be the one that was hashed.
         moved = [
             f'"{source.field.column}" = {_on_m(source.forward)}'
@@ -68,16 +73,42 @@ class Backfill:
         while not signal.aborted:
             rows = await connection.fetch(self._read, position, self._settings.batch_size)
             if not rows:
-                return True
+                return await self._take_up(connection, signal, report)
             rows = within(rows)
             position = rows[-1]["id"]
             async with connection.transaction():
-                await connection.execute(self._write, TOKENIZER_VERSION, *columns_of(rows))
-                await save_position(connection, self._database, position, len(rows))
-            done += len(rows)
+                written = await self._store(connection, rows)
+                await save_position(connection, self._database, position, written)
+            done += written
             report("backfill", state.done + done, state.total)
             await self._keep_pace(began, done, signal)
         return False
+
+    async def _take_up(self, connection: Connection, signal: Signal, report: Report) -> bool:
+        """What was stepped over, until nothing is left: a row may be locked for as long as its transaction takes."""
+        position, done = FIRST_ID, 0
+        while not signal.aborted:
+            rows = await connection.fetch(self._read_left, position, self._settings.batch_size)
+            if rows:
+                rows = within(rows)
+                position = rows[-1]["id"]
+                async with connection.transaction():
+                    written = await self._store(connection, rows)
+                    await save_position(connection, self._database, position, written)
+                done += written
+                continue
+            left = int(await connection.fetchval(self._database.sql(_LEFT)))
+            if left == 0:
+                return True
+            report("backfill: rows that were locked", done, done + left)
+            position = FIRST_ID
+            await asyncio.sleep(LOCKED_SECONDS)
+        return False
+
+    async def _store(self, connection: Connection, rows: list[Any]) -> int:
+        """Write what was made of the rows; returns how many were free and unchanged."""
+        done = await connection.execute(self._write, TOKENIZER_VERSION, *columns_of(rows))
+        return int(done.rsplit(" ", 1)[-1])
 
     async def _keep_pace(self, began: float, done: int, signal: Signal) -> None:
         if self._settings.rows_per_second == 0:

@@ -33,7 +33,8 @@ _PATIENCE: Final = "SELECT set_config('lock_timeout', '200ms', TRUE)"
 _MARKED: Final = f"""
 SELECT m.id, m.version, m.edges_version, m.content, m.text_hash, m.document IS NOT NULL AS is_document,
        {", ".join(f"m.{name}" for name in HASHED_COLUMNS)}
-FROM {{schema}}.long_term_memory AS m WHERE m.content_hash = '' ORDER BY m.id LIMIT $1 FOR UPDATE SKIP LOCKED
+FROM {{schema}}.long_term_memory AS m WHERE m.content_hash = '' AND m.text_hash <> ''
+ORDER BY m.id LIMIT $1 FOR UPDATE SKIP LOCKED
 """
 _HASH: Final = """
 UPDATE {schema}.long_term_memory AS m

@@ -27,7 +27,7 @@ SELECT stage, document, position, done, total, started_at, adopted_at, finished_
 FROM {schema}.adoption
 """
 _INSERT: Final = "INSERT INTO {schema}.adoption (stage, document, total) VALUES ('backfill', $1::jsonb, $2)"
-_POSITION: Final = "UPDATE {schema}.adoption SET position = $1, done = done + $2"
+_POSITION: Final = "UPDATE {schema}.adoption SET position = greatest(position, $1), done = done + $2"
 _STAGE: Final = """
 UPDATE {schema}.adoption SET stage = $1,
     adopted_at = CASE WHEN $1 = 'adopted' THEN now() ELSE adopted_at END,
