@@ -35,9 +35,13 @@ def update(at: tuple[float, float], content: str, version: int | None, **more: A
     return call(Kind.UPDATE, at, [entry], outcome=outcome, result=result, **more)
 
 
-def delete(at: tuple[float, float], *, outcome: Outcome = OK, expected: int | None = None, **more: Any) -> Operation:
+def delete(
+    at: tuple[float, float], *, outcome: Outcome = OK, expected: int | None = None, found: bool = True, **more: Any
+) -> Operation:
     entry = {"id": "1"} | ({"expectedVersion": expected} if expected else {})
-    return call(Kind.DELETE, at, [entry], outcome=outcome, result=[{"id": "1"}] if outcome is OK else [], **more)
+    return call(
+        Kind.DELETE, at, [entry], outcome=outcome, result=[{"id": "1"}] if outcome is OK and found else [], **more
+    )
 
 
 def get(at: tuple[float, float], version: int | None, content: str = "") -> Operation:
@@ -76,6 +80,7 @@ KEPT = {
         [row(2, "b")],
     ),
     "a read of an open update": ([FIRST, update((2, 3), "b", None), get((4, 5), 2, "b")], [row(2, "b")]),
+    "a delete of what is gone": ([FIRST, delete((2, 3)), delete((4, 5), found=False)], [row(2, "a", live=False)]),
     "a read beside a delete": (
         [FIRST, delete((2, 5)), get((3, 4), None), get((3, 6), 1, "a")],
         [row(2, "a", live=False)],
@@ -146,6 +151,12 @@ BROKEN = {
     "a read of the future": ("stale", [FIRST, get((2, 3), 2, "b"), update((4, 5), "b", 2)], [row(2, "b")]),
     "a read of nothing real": ("invented", [FIRST, get((2, 3), 1, "z")], [row(1, "a")]),
     "a read that misses": ("lost", [FIRST, get((2, 3), None)], [row(1, "a")]),
+    "an update that misses": (
+        "lost",
+        [FIRST, update((2, 3), "b", None, outcome=REFUSED, code="NOT_FOUND")],
+        [row(1, "a")],
+    ),
+    "a delete that misses": ("lost", [FIRST, delete((2, 3), found=False)], [row(1, "a")]),
 }  # fmt: skip
 
 
