@@ -78,3 +78,19 @@ def test_trace_context(header: bytes, trace: str | None) -> None:
     context = request_context({b"traceparent": header})
     assert context.trace_id == trace
     assert (context.traceparent is None) is (trace is None)
+
+
+@pytest.mark.parametrize(
+    ("given", "same"), [(b"", True), (b"c" * 32, True), (b"request-7", False), (b"0" * 32, False), (b"C" * 32, False)]
+)
+def test_a_request_without_trace_context_is_traced_by_its_own_id(given: bytes, same: bool) -> None:
+    context = request_context({b"x-request-id": given})
+    context.ensure_trace()
+    assert context.traceparent is not None
+    version, trace_id, span_id, flags = context.traceparent.split("-")
+    assert (version, flags, trace_id) == ("00", "00", context.trace_id)
+    assert (trace_id == context.request_id) is same
+    assert (len(trace_id), len(span_id)) == (32, 16)
+    before = context.traceparent
+    context.ensure_trace()
+    assert context.traceparent == before
