@@ -73,6 +73,8 @@ async def copy_page(
     events = [_event(memory_id, target.name, family, overwrite=overwrite) for memory_id in page.ids]
     truths = await read_truths(database, events, target.needs)
     tasks = [Task(event, truths[event.id]) for event in events]
+    # What an old application has just written is projected by the event that comes with its hash (decision 0020).
+    tasks = [task for task in tasks if task.truth.content_hash or not task.truth.live]
     if family is Family.EDGES:
         # A memory that never had a relation has no set of them whose version the graph could hold.
         tasks = [task for task in tasks if task.truth.edges_version > 0]
