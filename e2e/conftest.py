@@ -116,7 +116,7 @@ class Space:
             timeout=timeout,
         )
 
-    def run(self, name: str, *command: str, backend: str = "memory", timeout: float = 180) -> str:
+    def run(self, name: str, *command: str, backend: str = "memory", timeout: float = 420) -> str:
         """Run a memplane command in a pod like the service's; its standard output."""
         deployment = self.kube.deployment(self.name, backend)
         assert deployment is not None
