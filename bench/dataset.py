@@ -11,9 +11,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 
 import asyncpg
 import numpy as np
@@ -24,7 +25,7 @@ from bench.inputs import texts
 from memplane.outbox.events import Target, Truth
 from memplane.projections.generation import Generation, ensure_generation
 from memplane.projections.milvus_client import MilvusConnection
-from memplane.projections.milvus_collection import drop_collection, ensure_collection
+from memplane.projections.milvus_collection import drop_collection, ensure_collection, kinds
 from memplane.projections.milvus_row import expected
 from memplane.schema.database import Database
 from memplane.schema.migrate import migrate
@@ -119,7 +120,7 @@ async def _piece(database: Database, milvus: MilvusConnection, generation: Gener
     await _copy(database, truths, vectors)
     rows = [{**expected(truth, generation)[0], "vector": vector} for truth, vector in zip(truths, vectors, strict=True)]
     for start in range(0, count, CALL):
-        await milvus.call("upsert", generation.collection, rows[start : start + CALL], timeout=120)
+        await milvus.call("upsert", generation.collection, rows[start : start + CALL], kinds=kinds(), timeout=120)
     async with database.acquire() as connection:
         await connection.execute("INSERT INTO bench_piece VALUES ($1)", first)
 
@@ -136,12 +137,23 @@ def _truths(first: int, count: int) -> Sequence[Truth]:
             importance=(number % 10) / 10,
             category=f"category-{number % 20}",
             tags=[f"tag-{number % 7}", f"tag-{number % 11}"],
-            metadata={"source": "bench", "number": number},
+            metadata={"number": number, "source": "bench"},  # in the order in which PostgreSQL returns it
             text=text,
             text_hash=hashlib.sha256(text.encode()).digest(),
         )
-        for number, text in enumerate(texts(count, seed=first))
+        for number, text in enumerate(_texts(first, count))
     ]
+
+
+@cache
+def _bodies() -> list[str]:
+    return list(texts(PIECE))
+
+
+def _texts(first: int, count: int) -> Iterator[str]:
+    """Distinct texts of about 500 bytes: the same bodies in every piece, each behind its memory's number."""
+    for number, body in enumerate(_bodies()[:count]):
+        yield f"{first + number}: {body}"
 
 
 _MEMORY = [

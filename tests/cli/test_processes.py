@@ -87,6 +87,13 @@ def test_service_and_workers(config: Path, settings: Settings, keys: Keys, tmp_p
         wait_settled(settings)
         assert command("reconcile", "milvus").exit_code == 0
         assert command("reconcile", "milvus", "--audit", "--repair").exit_code == 3
+        assert command("reconcile", "milvus", "--full", "--incremental").exit_code == 3
+        changed = command.json("reconcile", "milvus", "--incremental")
+        assert (changed["kind"], changed["state"]) == ("incremental", "completed")
+        runs = command.json("reconcile", "--runs")
+        assert [run["target"] for run in runs] == ["milvus"] * 4 + ["neo4j", "milvus"]
+        assert runs[2]["repaired"] == {"missing": 1}
+        assert "missing 1" in command("reconcile", "milvus", "--runs", "--limit", "4").stdout
 
         for process in (milvus, neo4j, service):
             assert process.end() == 0

@@ -134,6 +134,14 @@ async def test_reconciliation_drift_and_status(settings: Settings, keys: Keys, d
     async with service(settings) as (url, _), client(url, keys["platform"]) as http:
         runs = (await http.get("/v1/admin/reconciliation", params={"target": "milvus"})).json()["runs"]
         assert [run["kind"] for run in runs] == ["incremental", "full", "full"]
+        finding = database.sql("INSERT INTO {schema}.reconciliation_finding VALUES ($1, $2, 'orphan', 'version 3')")
+        async with database.acquire() as connection:
+            for memory_id in (5, 9):
+                await connection.execute(finding, runs[1]["id"], memory_id)
+        detail = (await http.get(f"/v1/admin/reconciliation/{runs[1]['id']}", params={"after": 5})).json()
+        assert (detail["state"], detail["resumed"], detail["samples"]) == ("failed", 0, [])
+        assert detail["findings"] == [{"memoryId": "9", "type": "orphan", "detail": "version 3"}]
+        assert (await http.get("/v1/admin/reconciliation/999999")).status_code == 404
         drift = (await http.get("/v1/admin/drift")).json()["targets"]
         assert drift["milvus"]["mismatches"] == {"missing": 2, "orphan": 1}
         assert drift["neo4j"] is None
@@ -143,6 +151,7 @@ async def test_reconciliation_drift_and_status(settings: Settings, keys: Keys, d
     assert len(status["backendId"]) == 36
     milvus = status["targets"]["milvus"]
     assert milvus.pop("lastFullRun")["scanned"] == 10
+    assert milvus.pop("lastIncrementalRun")["mismatches"] == {}
     assert milvus == {
         "enabled": True,
         "mode": "Live",
