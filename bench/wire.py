@@ -8,6 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 
+async def whole_body(receive: Any) -> bytes:
+    """A request's body as an ASGI application receives it."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body
+
+
 class Client:
     """One connection to a server on loopback; one request at a time."""
 

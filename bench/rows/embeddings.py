@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from bench.frame import DIMENSIONS, Bench, Result, median, verify
+from bench.wire import whole_body
 from memplane.plugins.embeddings.openai import OpenAIEmbedding, OpenAISettings
 from memplane.retrieval import embed_contents
 from memplane.runtime.transports.http_server import serve_app
@@ -39,12 +40,7 @@ class Model:
         self.worked = 0.0
 
     async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
-        body = b""
-        more = True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
+        body = await whole_body(receive)
         self._asked += 1
         self.most = max(self.most, self._asked)
         async with self._slots:

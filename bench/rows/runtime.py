@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from bench.frame import Bench, Result, median, verify
+from bench.wire import whole_body
 from memplane.runtime import HttpTransport, WorkerContext, create_runtime, define_worker, graph, serve_http
 from memplane.runtime.transports.http_server import serve_app
 
@@ -112,12 +113,7 @@ async def _repeat(
 
 async def _bare(_scope: Any, receive: Any, send: Any) -> None:
     """Reads the body and answers it, without looking."""
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
+    body = await whole_body(receive)
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": head})
     await send({"type": "http.response.body", "body": body})
