@@ -98,6 +98,6 @@ async def test_milvus_killed_at_stages(world: World, stages: list[tuple[str, int
     await _run(world, Target.MILVUS, stages, dump)
 
 
-@pytest.mark.parametrize("stages", [[("fill", 2)], pytest.param(NEO4J_STAGES, marks=EACH)], ids=["some", "each"])
-async def test_neo4j_killed_at_stages(world: World, stages: list[tuple[str, int]]) -> None:
-    await _run(world, Target.NEO4J, stages, world.dump_neo4j)
+@EACH
+async def test_neo4j_killed_at_stages(world: World) -> None:
+    await _run(world, Target.NEO4J, NEO4J_STAGES, world.dump_neo4j)
