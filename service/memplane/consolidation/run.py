@@ -81,7 +81,8 @@ async def make_plan(database: Database, scope: Scope, job: Job, *, after: int = 
         with_vectors="near" in job.rules or "policy" in job.rules,
         with_contents=job.policy.needs_content,
     )
-    return plan(window.snapshot, job.settings, job.rules, job.policy, found[-1]), window.following
+    made = await asyncio.to_thread(plan, window.snapshot, job.settings, job.rules, job.policy, found[-1])
+    return made, window.following
 
 
 async def plans(database: Database, scope: Scope, job: Job, signal: Signal | None = None) -> AsyncIterator[Plan]:

@@ -6,6 +6,7 @@ exact duplicates are found however far apart they are; near duplicates are compa
 
 from __future__ import annotations
 
+import asyncio
 import json
 from array import array
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -107,7 +108,8 @@ async def read_window(
         memories = {row["id"]: _memory(row, frozenset()) for row in rows}
         vectors = await _vectors(connection, database, scope, memories) if with_vectors else {}
         bare = Snapshot(scope, taken_at, memories, vectors)
-        chosen = sorted(members(bare))
+        # It compares every pair: nobody else of this process waits for that.
+        chosen = sorted(await asyncio.to_thread(members, bare))
         snapshot = await _related(connection, database, bare, chosen)
         if with_contents and chosen:
             contents = await _contents(connection, database, scope, chosen)
@@ -117,7 +119,8 @@ async def read_window(
 
 async def scopes(database: Database, tenant: str | None = None) -> AsyncIterator[Scope]:
     """Every scope that has memories (of one tenant, if given), in order; a look-up per scope, so memory is bounded."""
-    last = ("", "")
+    # Users have names, so this is before the first of the tenant.
+    last = (tenant or "", "")
     while True:
         async with database.acquire() as connection:
             row = await connection.fetchrow(database.sql(_SCOPES), *last, tenant)
