@@ -19,10 +19,10 @@ from memplane.reconcile.truth import Row, Vectors, truth_of
 LIMIT = 16384
 """Rows of one read: the most that Milvus returns."""
 
-PAGE = 8000
-"""Memories of one comparison, if their vectors are not too large."""
+PAGE = 4000
+"""Memories of one comparison, if their vectors are not too large. Larger ones are not faster, and take more memory."""
 
-PAGE_BYTES = 16 * 2**20
+PAGE_BYTES = 8 * 2**20
 """What the vectors and other fields of one page may take, about."""
 
 ROW_BYTES = 1024

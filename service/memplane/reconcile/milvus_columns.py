@@ -30,6 +30,9 @@ _JSON = ("tags", "metadata")
 _BIG = re.compile(r"\d{19}")
 """Only a number of so many digits may exceed 64 bits."""
 
+_decode = json.JSONDecoder().raw_decode
+"""Without the checks of `json.loads`: PostgreSQL returns nothing but the document."""
+
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -125,6 +128,6 @@ def _metadata(stored: Any) -> JSON:
     if stored is None:
         return {}
     if isinstance(stored, str):
-        value = json.loads(stored)
+        value, _ = _decode(stored)
         return value if _BIG.search(stored) is None else bounded_numbers(value)
     return bounded_numbers(dict(stored))

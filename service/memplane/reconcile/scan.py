@@ -20,7 +20,7 @@ from memplane.reconcile.inventory import HeldEdges, Inventory, Side
 from memplane.reconcile.truth import LAST_ID, Row, among, edges_between, edges_of, page
 from memplane.schema.database import Database
 
-PAGE = 8000
+PAGE = 4000
 """Memories of a page at most, whatever the target says."""
 
 CHANGED_PAGE = 2000
