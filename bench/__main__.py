@@ -26,6 +26,8 @@ ROWS = {
     "search": "bench.rows.search",
     "http-get": "bench.rows.http_get",
     "http-write": "bench.rows.http_write",
+    "langgraph": "bench.rows.langgraph",
+    "mem0": "bench.rows.mem0",
     "runtime": "bench.rows.runtime",
     "embeddings": "bench.rows.embeddings",
     "operator": "bench.rows.operator",

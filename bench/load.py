@@ -8,6 +8,9 @@ import time
 from collections.abc import Collection, Sequence
 from itertools import islice
 
+import numpy as np
+import numpy.typing as npt
+
 from bench.frame import DIMENSIONS, TENANT, Bench, verify
 from bench.inputs import drafts, text_hash, vectors
 from memplane.contracts import EmbeddingProvider, Scope
@@ -57,6 +60,11 @@ async def populate(
     async with database.acquire() as connection:
         await connection.execute(database.sql("ANALYZE {schema}.long_term_memory"))
     return ids
+
+
+def stored_vectors(count: int, *, seed: int = 1) -> npt.NDArray[np.float32]:
+    """The vectors that `populate` stores for `count` memories, in order."""
+    return np.concatenate([vectors(min(BATCH, count - start), seed=seed + start) for start in range(0, count, BATCH)])
 
 
 async def _store_vectors(database: Database, texts: Sequence[str], scope: Scope, *, seed: int) -> None:
