@@ -24,15 +24,16 @@ from memplane.api.auth.key_file import KeyFile, new_key, render_key_file
 
 TENANT = "acme"
 USERS = ("ann", "bob")
-LEASE_SECONDS = 6.0
+LEASE_SECONDS = 8.0
 SKEWS = (-7_200, 10_800, -86_400, 3_600, 0, 0)
 """Seconds by which the processes' clocks are wrong, in the order of their names."""
 
 SETTINGS = {
     "OUTBOX__LEASE_SECONDS": f"{LEASE_SECONDS:g}",
-    "OUTBOX__RENEW_SECONDS": "1.5",
-    "OUTBOX__CALL_TIMEOUT": "5",
+    "OUTBOX__RENEW_SECONDS": "2",
+    "OUTBOX__CALL_TIMEOUT": "7",
     "OUTBOX__BATCH_SIZE": "50",
+    "OUTBOX__CONCURRENCY": "2",
     "OUTBOX__POLL_SECONDS": "0.5",
     "OUTBOX__BREAKER_SECONDS": "1",
     "OUTBOX__RETRY_BASE_SECONDS": "0.5",
@@ -40,8 +41,8 @@ SETTINGS = {
     "OUTBOX__DRAIN_SECONDS": "10",
     "POSTGRES__CONNECT_TIMEOUT": "3",
     "POSTGRES__STATEMENT_TIMEOUT": "10",
-    "MILVUS__TIMEOUT": "5",
-    "NEO4J__TIMEOUT": "5",
+    "MILVUS__TIMEOUT": "8",
+    "NEO4J__TIMEOUT": "8",
     "SERVICE__REQUEST_TIMEOUT": "12",
     "SERVICE__SHUTDOWN_SECONDS": "10",
     "UPKEEP__PRUNE_SECONDS": "5",

@@ -72,7 +72,7 @@ def _lane(seconds: float, draw: Callable[[], Fault]) -> list[Fault]:
 
 def _process_fault(dice: random.Random, processes: Sequence[str], lease_seconds: float) -> Fault:
     deed = dice.choice([Deed.KILL, Deed.KILL, Deed.PAUSE, Deed.PAUSE, Deed.RESTART])
-    longest = lease_seconds * 1.8 if deed is Deed.PAUSE else 2.0
+    longest = lease_seconds * 1.6 if deed is Deed.PAUSE else 2.0
     return Fault(dice.uniform(1, 5), deed, dice.choice(processes), round(dice.uniform(0.2, longest), 2))
 
 

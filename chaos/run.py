@@ -24,7 +24,7 @@ from chaos.machinery import Part, start_servers, stop_all, until
 from chaos.wreck import Wrecker
 
 CLIENTS = 3
-STILL_SECONDS = 60.0
+STILL_SECONDS = 120.0
 """A backlog that does not shrink for so long does not drain by itself."""
 TARGETS = ("milvus", "neo4j")
 DEFECTS = ("unexpectedly", "abandoned", "failed and is started again", "no JSON")
