@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -38,12 +39,11 @@ def _unpack(package: str, target: Path) -> None:
         if shutil.which(name) is None:
             raise StackError(f"{package} cannot be fetched without {name}: {hint}")
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
-        got = subprocess.run(
-            ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", package],
-            cwd=work,
-            capture_output=True,
-            text=True,
-        )
+        got = _download(package, work)
+        if got.returncode != 0 and os.geteuid() == 0:
+            # A fresh machine has no lists of packages.
+            subprocess.run(["apt-get", "-qq", "update"], capture_output=True)
+            got = _download(package, work)
         archives = list(Path(work).glob("*.deb"))
         if got.returncode != 0 or not archives:
             raise StackError(f"{package} cannot be fetched: {hint}\n{got.stderr[-1000:]}")
@@ -54,3 +54,8 @@ def _unpack(package: str, target: Path) -> None:
         except OSError:
             if not target.is_dir():  # somebody else was faster otherwise
                 raise
+
+
+def _download(package: str, folder: str) -> subprocess.CompletedProcess[str]:
+    command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", package]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
