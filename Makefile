@@ -109,4 +109,4 @@ lock: ## resolve the dependencies again into requirements.lock (needs uv and a p
 clean: ## end the test servers, remove caches, builds and the data of demo and tests; .venv stays
 	@test ! -x $(BIN)/python || $(BIN)/python -m tests.stack down >/dev/null 2>&1 || true
 	@rm -rf .memplane .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis dist build
-	@find service operator tests bench demo docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find service operator tests bench chaos demo docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
