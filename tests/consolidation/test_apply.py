@@ -213,6 +213,27 @@ async def test_the_chain_goes_on_and_stays_within_its_tenant(ann: User) -> None:
         assert (hidden.superseded_by, hidden.supersedes) == ((), ())
 
 
+async def test_a_delete_that_was_taken_back_may_be_merged_again(ann: User) -> None:
+    """An application that shares the table can do that; the chain then tells of the last time, and ends."""
+    first, second = await ann.write("a", "a")
+    await ann.consolidate(job("exact"))
+    await ann.rows(
+        "UPDATE {schema}.long_term_memory SET deleted_at = NULL, superseded_by = NULL, version = 3 WHERE id = $1",
+        second,
+    )
+    await ann.update(first, metadata={"x": 1})
+    await ann.rows("UPDATE {schema}.long_term_memory SET key = 'k' WHERE id = $1", second)
+    assert (await ann.consolidate(job("exact"))).superseded == 1
+    chain = await read_chain(ann.database, first, "acme")
+    assert [one.survivor_id for one in chain.superseded_by] == [second, first]
+    assert len(chain.supersedes) == 2
+    await ann.rows("UPDATE {schema}.long_term_memory SET key = NULL WHERE id = $1", second)
+    (third,) = [await ann.write_keyed("l", "a")]
+    assert (await ann.consolidate(job("exact"))).superseded == 1
+    (entry,) = await ann.rows("SELECT survivor_id FROM {schema}.memory_supersedes WHERE superseded_id = $1", second)
+    assert entry["survivor_id"] == third
+
+
 class Joins(KeepPolicy):
     """Joins the contents of duplicates and of memories that a user marked."""
 

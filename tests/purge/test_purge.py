@@ -77,6 +77,10 @@ async def pending(yard: Yard, memory: int) -> None:
     await yard.rows(statement)
 
 
+async def marked(yard: Yard, memory: int) -> None:
+    await yard.rows("UPDATE {schema}.long_term_memory SET content_hash = ''")
+
+
 async def in_flight(yard: Yard, memory: int) -> None:
     await yard.rows(
         "UPDATE {schema}.memory_outbox SET status = 'processing'"
@@ -134,6 +138,7 @@ async def young(yard: Yard, memory: int) -> None:
 HINDRANCES: list[tuple[Callable[[Yard, int], Awaitable[None]], str]] = [
     (pending, "unfinished_events"),
     (in_flight, "unfinished_events"),
+    (marked, "unfinished_events"),
     (dead, "dead_events"),
     (compared_only, "shadow"),
     (failed_run, "no_full_run"),

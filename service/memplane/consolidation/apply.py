@@ -39,10 +39,14 @@ UPDATE {schema}.long_term_memory AS m SET superseded_by = s.survivor_id
 FROM unnest($3::bigint[], $4::bigint[]) AS s (id, survivor_id)
 WHERE m.tenant = $1 AND m.user_id = $2 AND m.id = s.id
 """
+# An application of old may take a delete back (decision 0020): then the memory may be merged away once more.
 _CHAIN: Final = """
 INSERT INTO {schema}.memory_supersedes
     (tenant, user_id, superseded_id, survivor_id, rule, reason, superseded_version, survivor_version)
 SELECT $1, $2, s.* FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::bigint[]) AS s
+ON CONFLICT (superseded_id) DO UPDATE
+SET survivor_id = excluded.survivor_id, rule = excluded.rule, reason = excluded.reason, created_at = now(),
+    superseded_version = excluded.superseded_version, survivor_version = excluded.survivor_version
 """
 
 _STALE: Final = frozenset({"CONFLICT", "NOT_FOUND", "INVALID_INPUT"})

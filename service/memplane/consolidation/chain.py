@@ -12,24 +12,27 @@ LONGEST: Final = 1000
 """Entries returned at most in either direction."""
 
 _COLUMNS: Final = "superseded_id, survivor_id, user_id, rule, reason, superseded_version, survivor_version, created_at"
-# Ids only ever lead to memories of the same tenant and user, but the scope is asked of every entry all the same.
+# Ids only ever lead to memories of the same tenant and user, but the scope is asked of every entry all the same. A
+# circle takes an application of old that takes deletes back.
 _UP: Final = f"""
 WITH RECURSIVE chain AS (
-    SELECT s.*, 1 AS depth FROM {{schema}}.memory_supersedes AS s
+    SELECT s.*, 1 AS depth, ARRAY[s.superseded_id] AS path FROM {{schema}}.memory_supersedes AS s
     WHERE s.superseded_id = $1 AND ($2::text IS NULL OR s.tenant = $2)
     UNION ALL
-    SELECT s.*, c.depth + 1 FROM chain AS c JOIN {{schema}}.memory_supersedes AS s ON s.superseded_id = c.survivor_id
-    WHERE c.depth < $3 AND s.tenant = c.tenant AND s.user_id = c.user_id
+    SELECT s.*, c.depth + 1, c.path || s.superseded_id
+    FROM chain AS c JOIN {{schema}}.memory_supersedes AS s ON s.superseded_id = c.survivor_id
+    WHERE c.depth < $3 AND s.tenant = c.tenant AND s.user_id = c.user_id AND s.superseded_id <> ALL (c.path)
 )
 SELECT {_COLUMNS} FROM chain ORDER BY depth
 """
 _DOWN: Final = f"""
 WITH RECURSIVE chain AS (
-    SELECT s.*, 1 AS depth FROM {{schema}}.memory_supersedes AS s
+    SELECT s.*, 1 AS depth, ARRAY[s.superseded_id] AS path FROM {{schema}}.memory_supersedes AS s
     WHERE s.survivor_id = $1 AND ($2::text IS NULL OR s.tenant = $2)
     UNION ALL
-    SELECT s.*, c.depth + 1 FROM chain AS c JOIN {{schema}}.memory_supersedes AS s ON s.survivor_id = c.superseded_id
-    WHERE c.depth < $3 AND s.tenant = c.tenant AND s.user_id = c.user_id
+    SELECT s.*, c.depth + 1, c.path || s.superseded_id
+    FROM chain AS c JOIN {{schema}}.memory_supersedes AS s ON s.survivor_id = c.superseded_id
+    WHERE c.depth < $3 AND s.tenant = c.tenant AND s.user_id = c.user_id AND s.superseded_id <> ALL (c.path)
 )
 SELECT {_COLUMNS} FROM chain ORDER BY created_at, superseded_id LIMIT $3
 """

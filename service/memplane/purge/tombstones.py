@@ -28,14 +28,18 @@ _FACTS: Final = """
 SELECT m.id, m.version, m.deleted_at, m.settled_at, o.unfinished, o.dead, o.reached, o.last_processed
 FROM ({rows}) AS m
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE e.status IN ('pending', 'processing')) AS unfinished,
+    SELECT count(*) FILTER (WHERE e.status IN ('pending', 'processing')) + m.marked AS unfinished,
            count(*) FILTER (WHERE e.status = 'dead') AS dead,
            array_agg(DISTINCT e.target) FILTER (WHERE e.aggregate_version >= m.version) AS reached,
            max(e.processed_at) AS last_processed
     FROM {schema}.memory_outbox AS e WHERE e.aggregate_id = m.id) AS o
 ORDER BY m.deleted_at, m.id
 """
-_TOMBSTONE: Final = "SELECT t.id, t.version, t.deleted_at, t.settled_at FROM {schema}.long_term_memory AS t"
+# What an application of old has deleted is marked until its events are made (decision 0020): they are still to come.
+_TOMBSTONE: Final = (
+    "SELECT t.id, t.version, t.deleted_at, t.settled_at, (t.content_hash = '')::int AS marked"
+    " FROM {schema}.long_term_memory AS t"
+)
 _PAGE: Final = _FACTS.replace(
     "{rows}",
     f"{_TOMBSTONE} WHERE t.deleted_at IS NOT NULL AND (t.deleted_at, t.id) > ($1::timestamptz, $2)"
