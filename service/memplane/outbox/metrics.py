@@ -171,7 +171,7 @@ GROUP BY target, kind
 
 _LAST_COMPLETED = """
 SELECT target, kind, EXTRACT(EPOCH FROM max(finished_at))::float8 AS finished
-FROM {schema}.reconciliation_run WHERE state = 'completed' GROUP BY target, kind
+FROM {schema}.reconciliation_run WHERE state = 'completed' AND finished_at IS NOT NULL GROUP BY target, kind
 """
 
 
