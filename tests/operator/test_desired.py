@@ -15,7 +15,7 @@ import yaml
 from memplane.settings import Settings
 from memplane_operator.desired import jobs, worker
 from memplane_operator.desired.build import build
-from memplane_operator.desired.config import settings
+from memplane_operator.desired.config import CONNECTION_FILE, settings
 from memplane_operator.desired.context import Manifest
 from tests.operator.objects import BOTH, EVERYTHING, MINIMAL, backend, checksums, facts
 
@@ -111,6 +111,24 @@ def test_the_migration_is_named_by_image_connection_and_schema_alone() -> None:
     assert jobs.migration_name(backend(BOTH), facts(checksums={**checksums(), "pg/dsn": "moved"})) != name
     other_schema = {**BOTH, "store": {**BOTH["store"], "options": {"schema": "other"}}}
     assert jobs.migration_name(backend(other_schema), facts(checksums=checksums())) != name
+
+
+@pytest.mark.parametrize(
+    ("plugin", "given", "options"),
+    [
+        ("mysql", {}, {"dsn_file": CONNECTION_FILE}),
+        ("mysql", {"tls": True}, {"tls": True, "dsn_file": CONNECTION_FILE}),
+        ("milvus", {"milvus": {"database": "d"}}, {"milvus": {"uri_file": CONNECTION_FILE, "database": "d"}}),
+        ("sqlite", {"path_file": CONNECTION_FILE}, {"path_file": CONNECTION_FILE}),
+    ],
+)
+def test_another_store_gets_its_connection_and_no_postgresql(
+    plugin: str, given: dict[str, Any], options: dict[str, Any]
+) -> None:
+    document = settings(backend({"store": {**MINIMAL["store"], "plugin": plugin, "options": given}}))
+    assert "postgres" not in document
+    assert document["store"] == {"plugin": plugin, "options": options}
+    Settings.model_validate(document)
 
 
 def test_other_stores_are_not_migrated_by_us() -> None:
