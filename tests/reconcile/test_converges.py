@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from memplane.outbox.events import ProjectionTarget, Target
 from memplane.projections.milvus import MilvusProjection
 from memplane.projections.milvus_collection import drop_collection
@@ -103,31 +101,33 @@ async def test_a_graph_restored_from_an_older_state(
     assert await graph(neo4j, backend_id) == before
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"importance": 0.123},
-        {"category": "by hand"},
-        {"slot_hint": "by hand"},
-        {"tags": {"values": ["by hand"]}},
-        {"tags": {"values": []}},
-        {"metadata": {"by": "hand"}},
-        {"expires_at": 1},
-        {"tenant": "by hand"},
-        {"user_id": "by hand"},
-        {"content_hash": "by hand"},
-        {"projection_hash": "by hand"},
-        {"version": 77},
-        {"vector": [1.0] + [0.0] * 7},
-        {"vector": [1e-3] * 8, "category": "by hand"},
-    ],
-    ids=str,
-)
-async def test_a_row_edited_by_hand(database: Database, milvus: MilvusProjection, changes: dict[str, Any]) -> None:
-    _, ids = await populated(database, milvus, 3)
+EDITS: list[dict[str, Any]] = [
+    {"importance": 0.123},
+    {"category": "by hand"},
+    {"slot_hint": "by hand"},
+    {"tags": {"values": ["by hand"]}},
+    {"tags": {"values": []}},
+    {"metadata": {"by": "hand"}},
+    {"expires_at": 1},
+    {"tenant": "by hand"},
+    {"user_id": "by hand"},
+    {"content_hash": "by hand"},
+    {"projection_hash": "by hand"},
+    {"vector": [1.0] + [0.0] * 7},
+    {"vector": [1e-3] * 8, "category": "by hand"},
+    {"version": 77},
+]
+
+
+async def test_rows_edited_by_hand(database: Database, milvus: MilvusProjection) -> None:
+    """Each field of a row, one memory for each; the last one says that it is newer than the truth."""
+    _, ids = await populated(database, milvus, len(EDITS) + 1)
     before = await rows(milvus)
-    await edit_row(milvus, ids[1], changes)
-    assert sum((await converged(database, milvus)).mismatches.values()) == 1
+    for memory_id, changes in zip(ids, EDITS, strict=False):
+        await edit_row(milvus, memory_id, changes)
+    report = await converged(database, milvus)
+    assert report.mismatches == report.repaired == {"hash": len(EDITS) - 1, "ahead": 1}
+    assert {sample.memory_id for sample in report.samples} == set(ids[:-1])
     assert await rows(milvus) == before
 
 
