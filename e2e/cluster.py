@@ -73,7 +73,7 @@ def source_tag() -> str:
     return f"e2e-{digest.hexdigest()[:12]}"
 
 
-IMAGES = ("python", "postgres", "milvus", "neo4j", "keda", "metrics-server")
+IMAGES = ("python", "postgres", "milvus", "neo4j", "keda")
 
 
 def _scripts() -> Path | None:
@@ -97,8 +97,7 @@ def _scripted(scripts: Path) -> dict[str, str]:
     sys.stderr.write(_call(str(scripts / "images"), *IMAGES, environment=named))
     exported = _call("bash", "-c", f'eval "$({scripts / "env"})"; env -0', environment=named)
     environment = dict(line.split("=", 1) for line in exported.split("\0") if "=" in line)
-    for addon in ("metrics-server", "keda"):
-        sys.stderr.write(_call(str(scripts / "addons" / addon), environment=environment))
+    sys.stderr.write(_call(str(scripts / "addons" / "keda"), environment=environment))
     return environment
 
 
