@@ -138,7 +138,13 @@ def _compared(read: _Read, inventory: Inventory) -> Page:
     if inventory.holds_edges:
         candidates += diff_edges(read.wanted_edges, read.held_edges.by_source, read.held_edges.bare, inventory.backend)
         candidates.sort(key=lambda candidate: candidate.memory_id)
-    unchecked = [row["id"] for row in read.rows if row["vector"] is None] if inventory.vectors is not None else ()
+    # What the target does not hold yet has no vector to compare: its event is on the way, or it is missing.
+    odd = {candidate.memory_id for candidate in candidates}
+    unchecked = [
+        row["id"]
+        for row in read.rows
+        if inventory.vectors is not None and row["vector"] is None and row["id"] not in odd
+    ]
     return Page(read.high, [row["id"] for row in read.rows], candidates, unchecked)
 
 
