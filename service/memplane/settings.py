@@ -372,8 +372,8 @@ class Settings(BaseSettings):
     embedding: EmbeddingSettings = EmbeddingSettings()
     embedding_previous: EmbeddingSettings | None = Field(
         None,
-        description="the model of the vectors in use, while `embedding` names another one that `memplane rebuild milvus`"
-        " is to bring in; not needed any more after the rebuild",
+        description="the model of the vectors in use, while `embedding` names another one that "
+        "`memplane rebuild milvus` is to bring in; not needed any more after the rebuild",
     )
     outbox: OutboxSettings = OutboxSettings()
     store: StoreSettings = StoreSettings()
