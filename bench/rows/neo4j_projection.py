@@ -1,7 +1,7 @@
 """Neo4j projection, nodes a second, beside plain `UNWIND … MERGE` of the same nodes.
 
 The product is one outbox worker with its defaults. The peer gets the very properties that the product has projected and
-merges them under the same kind of uniqueness constraint, in the batch size that suits it best.
+merges them under the same kind of uniqueness constraint, in the batch size that suits it best. Medians of three rounds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from neo4j import AsyncDriver, AsyncGraphDatabase
 
-from bench.frame import Bench, Result, verify
+from bench.frame import Bench, Result, median, verify
 from bench.load import drain, populate
 from memplane.outbox.events import Target
 from memplane.projections.clients import open_neo4j
@@ -24,8 +24,19 @@ PEER_BATCHES = (500, 1000, 2000)
 PEER_LABEL = "BenchPeer"
 
 
+ROUNDS = 3
+"""The servers compile what they run often: whoever goes first in a first round pays for it."""
+
+
 async def run(bench: Bench) -> Result:
     count = bench.size(20_000, 2_000)
+    rounds = [await _round(bench, count) for _ in range(bench.size(ROUNDS, 1))]
+    ours, theirs = (median(seconds) for seconds in zip(*rounds, strict=True))
+    return Result(TITLE, count / ours, "nodes/s", True, count / theirs, "UNWIND … MERGE", 0.7)
+
+
+async def _round(bench: Bench, count: int) -> tuple[float, float]:
+    """The seconds of the product, and of the peer in its best batch size."""
     async with bench.database() as database, plain_driver(bench) as driver:
         await populate(database, count, [Target.NEO4J])
         backend = str(await read_identity(database))
@@ -38,7 +49,7 @@ async def run(bench: Bench) -> Result:
         finally:
             await remove(driver, "Memory", backend)
             await projection.close()
-    return Result(TITLE, count / ours, "nodes/s", True, count / theirs, "UNWIND … MERGE", 0.7)
+    return ours, theirs
 
 
 def plain_driver(bench: Bench) -> AsyncDriver:
