@@ -43,10 +43,10 @@ async def poison(connection: asyncpg.Connection[Any], kind: str, dice: random.Ra
         case "unreadable payload":
             payload = dice.choice(["null", "[]", '"nonsense"', '{"version": "seven", "memory_id": null}'])
         case "claimed by nobody":
-            # Taken in the past by a worker that never was: only the end of the lease brings it back.
+            # In flight, with no token and perhaps no lease: whoever took it never was.
             status = "processing"
             past = await connection.fetchval("SELECT now() - interval '1 hour'")
-            locked = (past, past, "nobody")
+            locked = (past, dice.choice([past, None]), "nobody")
         case "nearly dead":
             attempts = 9
         case "of no type":

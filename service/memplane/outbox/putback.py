@@ -138,6 +138,18 @@ async def fail(database: Database, failures: Sequence[Failure], policy: RetryPol
         )
 
 
+# No claim of ours leaves a row like this, but another tool or a hand may. It has no owner who could end it, no token
+# that could fence it, and without a lease no end: as it is, it would block its memory for ever.
+_UNOWNED = """
+UPDATE {schema}.memory_outbox AS o
+SET claim_token = COALESCE(o.claim_token, gen_random_uuid()),
+    locked_until = COALESCE(o.locked_until, statement_timestamp())
+WHERE o.id = ANY (ARRAY (
+    SELECT p.id FROM {schema}.memory_outbox AS p
+    WHERE p.target = $1 AND p.status = 'processing' AND (p.claim_token IS NULL OR p.locked_until IS NULL)
+    ORDER BY p.id FOR UPDATE SKIP LOCKED))
+"""
+
 _EXPIRED = """
 SELECT o.id, o.aggregate_id, o.claim_token, o.attempts, o.suspect
 FROM {schema}.memory_outbox AS o
@@ -161,9 +173,10 @@ async def reclaim_expired(
     """Take back the events of `target` whose lease ran out; returns what became of each.
 
     An event that shared its batch may be innocent: it becomes suspect, uncharged, and is claimed alone next time. Only
-    a lease that runs out on a suspect event charges it.
+    a lease that runs out on a suspect event charges it. Events in flight that nobody owns are taken back, too.
     """
     async with database.acquire() as connection:
+        await connection.execute(database.sql(_UNOWNED), target.value)
         expired = await connection.fetch(database.sql(_EXPIRED), target.value, limit)
     if not expired:
         return {}
