@@ -51,9 +51,7 @@ def table() -> list[tuple[str, str, list[str]]]:
 
 def test_the_page_has_every_sentence_once_and_in_order() -> None:
     found = [(section, sentence) for section, sentence, _ in table()]
-    assert found == [
-        (section, sentence) for section, sentences in SENTENCES.items() for sentence in sentences
-    ]
+    assert found == [(section, sentence) for section, sentences in SENTENCES.items() for sentence in sentences]
 
 
 @pytest.mark.parametrize(("section", "sentence", "tests"), table(), ids=[sentence for _, sentence, _ in table()])
