@@ -12,7 +12,8 @@ from memplane_operator.desired.schedules import Schedule, schedules
 from memplane_operator.desired.worker import projection_of
 
 Live = Mapping[tuple[str, str], Manifest]
-Outcome = Literal["never", "running", "succeeded", "failed"]
+Outcome = Literal["never", "running", "again", "succeeded", "failed"]
+"""`running`: the first run is under way; `again`: a later one is, after a run that ended well."""
 RUNS = {"full": "lastFullRun", "incremental": "lastIncrementalRun"}
 """Names, in the service's status, of the newest finished comparison of a kind."""
 
@@ -27,9 +28,9 @@ def outcome(cron_job: Manifest | None, finished_at: str = "") -> Outcome:
     scheduled = str(status.get("lastScheduleTime") or "")
     if not scheduled:
         return "never"
-    if status.get("active"):
-        return "running"
     ended = max(str(status.get("lastSuccessfulTime") or ""), finished_at)
+    if status.get("active"):
+        return "again" if ended else "running"
     return "succeeded" if ended >= scheduled else "failed"
 
 
@@ -38,7 +39,7 @@ def schedule_findings(
 ) -> list[Finding]:
     """ComparisonsSucceed, PurgeSucceeds and ConsolidationSucceeds, each for what is declared, and Shadow.
 
-    While a run is under way, the condition of the run before (in `old`) stands.
+    While a run is under way, a failure of the run before (in `old`) stands until this one has ended.
     """
     groups: dict[str, list[Schedule]] = {}
     names = {"purge": "PurgeSucceeds", "consolidation": "ConsolidationSucceeds"}
@@ -50,8 +51,9 @@ def schedule_findings(
         outcomes = {s: outcome(live.get(("CronJob", s.name(backend))), _recorded(s, status)) for s in members}
         finding = _finding(backend, kind, outcomes)
         previous = before.get(kind)
-        if "running" in outcomes.values() and finding.status != "False" and previous is not None:
-            finding = Finding(kind, previous["status"], previous["reason"], previous.get("message", ""))
+        under_way = any(how in ("running", "again") for how in outcomes.values())
+        if under_way and previous is not None and previous["status"] == "False":
+            finding = Finding(kind, "False", previous["reason"], previous.get("message", ""))
         found.append(finding)
     return found + shadow(backend)
 
@@ -73,7 +75,7 @@ def _finding(backend: Backend, kind: str, outcomes: Mapping[Schedule, Outcome]) 
                 "the next run tries again"
             )
             return Finding(kind, "False", "RunFailed", text)
-    if "succeeded" in outcomes.values():
+    if any(how in ("succeeded", "again") for how in outcomes.values()):
         return Finding(kind, "True", "RunSucceeded", "The last scheduled runs ended well")
     return Finding(kind, "Unknown", "NotRunYet", "The first scheduled run is still to come")
 

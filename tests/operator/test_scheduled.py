@@ -35,6 +35,8 @@ def job(*, scheduled: str = "", succeeded: str = "", active: bool = False) -> Ma
         (None, "", "never"),
         (job(), "", "never"),
         (job(scheduled=DUE, active=True), "", "running"),
+        (job(scheduled=DUE, succeeded=EARLY, active=True), "", "again"),
+        (job(scheduled=DUE, active=True), EARLY, "again"),
         (job(scheduled=DUE, succeeded=LATE), "", "succeeded"),
         (job(scheduled=DUE), "", "failed"),
         (job(scheduled=DUE, succeeded=EARLY), "", "failed"),
@@ -85,11 +87,13 @@ def test_an_audit_that_found_differences_did_its_work() -> None:
     assert conditions(BOTH, live, status)["ComparisonsSucceed"] == ("False", "RunFailed")
 
 
-def test_a_run_under_way_leaves_the_condition_of_the_run_before() -> None:
-    live = {"memory-purge": job(scheduled=DUE, active=True)}
+def test_a_run_under_way_leaves_a_failure_of_the_run_before() -> None:
+    live = {"memory-purge": job(scheduled=DUE, succeeded=EARLY, active=True)}
     old = [{"type": "PurgeSucceeds", "status": "False", "reason": "RunFailed", "message": "m"}]
     assert conditions(PURGED, live, old=old)["PurgeSucceeds"] == ("False", "RunFailed")
-    assert conditions(PURGED, live)["PurgeSucceeds"] == ("Unknown", "NotRunYet")
+    assert conditions(PURGED, live)["PurgeSucceeds"] == ("True", "RunSucceeded")
+    first = {"memory-purge": job(scheduled=DUE, active=True)}
+    assert conditions(PURGED, first)["PurgeSucceeds"] == ("Unknown", "NotRunYet")
 
 
 def test_a_target_in_shadow_mode_is_said_and_only_audited() -> None:
