@@ -19,7 +19,7 @@ from chaos.run import Run
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=210.0, help="how long things are broken (default 210)")
+    parser.add_argument("--seconds", type=float, default=180.0, help="how long things are broken (default 180)")
     parser.add_argument("--seed", type=int, help="repeats the faults and calls of another run; drawn when left out")
     parser.add_argument("--rate", type=float, default=40.0, help="calls per second of all clients together")
     parser.add_argument("--keep", action="store_true", help="keep journals, logs and data, even when all is well")

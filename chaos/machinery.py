@@ -109,7 +109,8 @@ class ProcessPart:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**clean, **self.environment},
+                # A process that crashes in native code leaves its stacks in the log.
+                env={**clean, "PYTHONFAULTHANDLER": "1", **self.environment},
                 start_new_session=True,
             )
         self.expected_end = False
