@@ -24,7 +24,7 @@ from memplane_operator.conditions import Finding, merge, ready
 from memplane_operator.desired.context import Backend, Facts
 from memplane_operator.errors import ApiError, NotFound, Waiting
 from memplane_operator.metrics import OperatorMetrics
-from memplane_operator.observe import converged, service_findings, target_findings, worker_findings
+from memplane_operator.observe import converged, ready_replicas, service_findings, target_findings, worker_findings
 from memplane_operator.reconcile import Result, reconcile, status_document
 from memplane_operator.scheduled import schedule_findings
 from memplane_operator.secrets import SecretFacts, ensure_own_secrets, read_secrets
@@ -129,7 +129,9 @@ class Controller:
         for kind, name in result.changes.pruned:
             self.metrics.writes.labels(kind, "delete").inc()
             logger.info("pruned", extra={"backend": f"{backend.namespace}/{backend.name}", "object": f"{kind}/{name}"})
-        service = await fetch_status(backend, secrets.status_key, self.http)
+        # Nobody answers for a service without a ready pod, and waiting for that would hold a worker up for seconds.
+        serving = ready_replicas(result.live.get(("Deployment", backend.name))) > 0
+        service = await fetch_status(backend, secrets.status_key, self.http) if serving else None
         findings = list(result.findings)
         if result.rolled_out:
             findings += service_findings(backend, result.live.get(("Deployment", backend.name)), service)

@@ -39,6 +39,11 @@ def migrated(job: Manifest | None, name: str) -> Finding:
     return Finding("Migrated", "Unknown", "Migrating", f"Job {name} has not finished yet")
 
 
+def ready_replicas(deployment: Manifest | None) -> int:
+    """Ready pods of a Deployment."""
+    return int((deployment or {}).get("status", {}).get("readyReplicas") or 0)
+
+
 def _rolled_out(deployment: Manifest | None) -> tuple[bool, int, int]:
     """Whether the newest template runs everywhere, and ready and wanted replicas."""
     if deployment is None:

@@ -215,6 +215,7 @@ async def test_a_backend_without_replicas_is_at_rest(server: Server, controller:
     await controller.look(KEY)
     finish(server)
     assert await controller.look(KEY) is not None, "something was applied"
+    controller.http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: pytest.fail("nobody answers there")))
     assert await controller.look(KEY) is None
     assert conditions(server)["Ready"] == ("False", "ScaledToZero")
 
@@ -351,6 +352,8 @@ async def test_a_paused_backend_is_left_alone_and_keeps_its_numbers(server: Serv
     declare(server, MINIMAL)
     await controller.look(KEY)
     finish(server)
+    await controller.look(KEY)
+    roll_out(server)
     await controller.look(KEY)
     before = {path: item for path, item in copy.deepcopy(server.objects).items() if "memorybackends" not in path}
     declare(server, {**MINIMAL, "paused": True, "service": {"replicas": 5}}, generation=2)
