@@ -168,7 +168,7 @@ async def test_the_route_is_off_unless_asked_for(invoke: bool, status: int) -> N
         async def authenticate(self, headers: object) -> Any:
             raise Unauthenticated("no")
 
-    anything: Any = SimpleNamespace(database=None)
+    anything: Any = SimpleNamespace(database=None, consolidation=None)
     parts = Parts(Plane(), anything, anything, anything, Nobody(), anything, CollectorRegistry(), anything, None)  # type: ignore[arg-type]
     app = create_app(parts, ServiceSettings(invoke=invoke, docs=False), AuthSettings())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as http:

@@ -84,6 +84,37 @@ async def test_plan_apply_and_chain_over_http(settings: Settings, keys: Keys) ->
             assert named.json()["lookedAt"] == 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"user": ""},
+        {"user": "a\0"},
+        {"user": "\ud800"},
+        {"user": "ann", "tenant": "\0"},
+        {"user": "ann", "after": 2**63},
+        {"user": "ann", "after": -(2**63) - 1},
+        {"user": "u" * 10_000},
+        {"user": "ann", "rules": ["merge"]},
+    ],
+)
+async def test_bad_input_is_400(settings: Settings, keys: Keys, body: dict[str, Any]) -> None:
+    async with service(settings) as (url, _), client(url, keys["platform"]) as http:
+        for path in ("plan", "apply"):
+            answer = await http.post(
+                f"/v1/admin/consolidation/{path}",
+                content=json.dumps({"tenant": "acme", **body}),
+                headers={"Content-Type": "application/json"},
+            )
+            assert answer.status_code == 400, answer.text
+
+
+async def test_lowest_cursor_is_fine(settings: Settings, keys: Keys) -> None:
+    async with service(settings) as (url, _), client(url, keys["admin"]) as http:
+        for after in (-(2**63), 2**63 - 1, -258):
+            answer = await http.post("/v1/admin/consolidation/plan", json={"user": "ann", "after": after})
+            assert answer.status_code == 200, answer.text
+
+
 async def test_windows_are_asked_for_one_by_one(settings: Settings, keys: Keys) -> None:
     async with service(settings) as (url, _):
         async with client(url, keys["any"], "ann") as http:

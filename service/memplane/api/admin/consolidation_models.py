@@ -5,21 +5,31 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from memplane.api.admin.models import Model
+from memplane.api.auth.identity import NAME_RULE, valid_name
 from memplane.consolidation import Chain, Plan, Report, Superseded, Update
 from memplane.purge import Report as PurgeReport
 from memplane.settings import Rule
 
 
+def _name(value: str) -> str:
+    if not valid_name(value):
+        raise ValueError(f"must be {NAME_RULE}")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+
+
 class Scoped(Model):
     """Whose memories, and what is to be done with them."""
 
-    tenant: str | None = Field(None, description="needed with the role platform; else it is the credential's own")
-    user: Annotated[str, Field(min_length=1)]
-    rules: list[Rule] = Field([], description="instead of those of the settings")
-    after: int | None = Field(None, description="`nextAfter` of the plan before")
+    tenant: Name | None = Field(None, description="needed with the role platform; else it is the credential's own")
+    user: Name
+    rules: list[Rule] = Field([], max_length=8, description="instead of those of the settings")
+    after: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="`nextAfter` of the plan before")
 
 
 class PlannedUpdate(Model):

@@ -6,8 +6,11 @@ Closing a connection with unread input resets it, and a client that still sends 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
 
-from starlette.types import Receive, Send
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 DRAIN_SECONDS = 2.0
 DRAIN_BYTES = 8 * 2**20

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol, TypeAlias
 
 from memplane.runtime.envelope import InvalidInvocation
-from memplane.runtime.transports.draining import end_unread
+from memplane.runtime.transports.draining import Receive, Send, end_unread
 from memplane.runtime.transports.protocol import (
     DEFAULT_MAX_BODY_BYTES,
     PATH,
@@ -28,8 +28,6 @@ from memplane.runtime.transports.protocol import (
 logger = logging.getLogger(__name__)
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 BODY_SECONDS = 30.0
