@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from memplane.outbox import admin
 from memplane.outbox.claim import claim, complete
+from memplane.outbox.counted import SNAPSHOT_SECONDS
 from memplane.outbox.events import Target
-from memplane.outbox.metrics import SNAPSHOT_SECONDS, DatabaseMetrics, LatencyHistogram, Metrics
+from memplane.outbox.metrics import DatabaseMetrics, LatencyHistogram, Metrics
 from memplane.outbox.prune import prune_processed
 from memplane.outbox.putback import Failure, Fate, fail
 from memplane.outbox.retry import RetryPolicy

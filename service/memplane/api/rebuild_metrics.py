@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from memplane.outbox.patience import DATABASE_ERRORS
+from memplane.outbox.counted import CountedMetrics
 from memplane.schema.database import Database
-
-SNAPSHOT_SECONDS = 10.0
 
 _REBUILDS = """
 SELECT target, stage, done, total, COALESCE(held_until > statement_timestamp(), FALSE) AS held
@@ -36,52 +30,32 @@ class _Rebuild:
     held: bool
 
 
-class RebuildMetrics(Collector):
-    """`memory_rebuild_…{target,stage}` of unfinished rebuilds, and `memory_projection_generations{target,state}`.
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    rebuilds: list[_Rebuild]
+    generations: dict[tuple[str, str], int]
 
-    Await `refresh()` before the registry is rendered. While the database is away these metrics are absent.
-    """
 
-    def __init__(
-        self, database: Database, registry: CollectorRegistry, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._database, self._clock = database, clock
-        self._taken_at: float | None = None
-        self._rebuilds: list[_Rebuild] | None = None
-        self._generations: dict[tuple[str, str], int] = {}
-        self._refreshing = asyncio.Lock()
-        registry.register(self)
+class RebuildMetrics(CountedMetrics[_Counted]):
+    """`memory_rebuild_…{target,stage}` of unfinished rebuilds, and `memory_projection_generations{target,state}`."""
 
-    async def refresh(self) -> None:
-        """Read the record again if the last look is too old. Never raises for a database that is away."""
-        async with self._refreshing:
-            if self._taken_at is not None and self._clock() - self._taken_at < SNAPSHOT_SECONDS:
-                return
-            try:
-                await self._read()
-            except DATABASE_ERRORS:
-                self._rebuilds = None
-            self._taken_at = self._clock()
+    async def count(self, database: Database) -> _Counted:
+        async with database.acquire() as connection:
+            rebuilds = await connection.fetch(database.sql(_REBUILDS))
+            generations = await connection.fetch(database.sql(_GENERATIONS))
+        return _Counted(
+            [_Rebuild(row["target"], row["stage"], row["done"], row["total"], row["held"]) for row in rebuilds],
+            {(row["target"], row["state"]): row["generations"] for row in generations},
+        )
 
-    async def _read(self) -> None:
-        async with self._database.acquire() as connection:
-            rebuilds = await connection.fetch(self._database.sql(_REBUILDS))
-            generations = await connection.fetch(self._database.sql(_GENERATIONS))
-        self._rebuilds = [
-            _Rebuild(row["target"], row["stage"], row["done"], row["total"], row["held"]) for row in rebuilds
-        ]
-        self._generations = {(row["target"], row["state"]): row["generations"] for row in generations}
-
-    def collect(self) -> Iterator[Metric]:
-        if self._rebuilds is None:
-            return
+    def render(self, figures: _Counted) -> Iterator[Metric]:
         labels = ["target", "stage"]
         running = GaugeMetricFamily(
             "memory_rebuild_running", "An unfinished rebuild: 1 while a process works on it, else 0", labels=labels
         )
         done = GaugeMetricFamily("memory_rebuild_done", "Memories that its stage has worked off", labels=labels)
         total = GaugeMetricFamily("memory_rebuild_memories", "Memories of its stage, about", labels=labels)
-        for one in self._rebuilds:
+        for one in figures.rebuilds:
             running.add_metric([one.target, one.stage], float(one.held))
             done.add_metric([one.target, one.stage], one.done)
             total.add_metric([one.target, one.stage], one.total)
@@ -89,6 +63,6 @@ class RebuildMetrics(Collector):
         generations = GaugeMetricFamily(
             "memory_projection_generations", "Generations that are not dropped", labels=["target", "state"]
         )
-        for (target, state), count in self._generations.items():
+        for (target, state), count in figures.generations.items():
             generations.add_metric([target, state], count)
         yield generations

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import TypeAlias
 
-import asyncpg
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from memplane.errors import TargetUnavailable
-from memplane.schema.database import CONNECT_ERRORS, Database
+from memplane.outbox.counted import CountedMetrics
+from memplane.schema.database import Database
 
-SNAPSHOT_SECONDS = 10.0
 STAGES = (
     "queued",
     "prepared",
@@ -36,48 +31,28 @@ _COUNTS = """
 SELECT stage, count(*) AS jobs, EXTRACT(EPOCH FROM now() - min(changed_at))::float8 AS oldest
 FROM {schema}.recovery_job GROUP BY stage
 """
-_UNKNOWN: tuple[type[BaseException], ...] = (TargetUnavailable, asyncpg.PostgresError, *CONNECT_ERRORS)
-"""Away, or a schema from before these tables."""
 
 
-class RecoveryMetrics(Collector):
-    """`memplane_recovery_jobs{stage}` and `memplane_recovery_oldest_seconds{stage}`.
+Counted: TypeAlias = dict[str, tuple[int, float]]
+"""Stage → tasks, and seconds since the oldest of them reached it."""
 
-    Await `refresh()` before the registry is rendered. While the database is away these metrics are absent.
-    """
 
-    def __init__(
-        self, database: Database, registry: CollectorRegistry, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._database, self._clock = database, clock
-        self._taken_at: float | None = None
-        self._figures: dict[str, tuple[int, float]] | None = None
-        self._refreshing = asyncio.Lock()
-        registry.register(self)
+class RecoveryMetrics(CountedMetrics[Counted]):
+    """`memplane_recovery_jobs{stage}` and `memplane_recovery_oldest_seconds{stage}`."""
 
-    async def refresh(self) -> None:
-        """Count again if the last count is too old. Never raises for a database that is away."""
-        async with self._refreshing:
-            if self._taken_at is not None and self._clock() - self._taken_at < SNAPSHOT_SECONDS:
-                return
-            try:
-                async with self._database.acquire() as connection:
-                    rows = await connection.fetch(self._database.sql(_COUNTS))
-                self._figures = {row["stage"]: (row["jobs"], row["oldest"]) for row in rows}
-            except _UNKNOWN:
-                self._figures = None
-            self._taken_at = self._clock()
+    async def count(self, database: Database) -> Counted:
+        async with database.acquire() as connection:
+            rows = await connection.fetch(database.sql(_COUNTS))
+        return {row["stage"]: (row["jobs"], row["oldest"]) for row in rows}
 
-    def collect(self) -> Iterator[Metric]:
-        if self._figures is None:
-            return
+    def render(self, figures: Counted) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("memplane_recovery_jobs", "Recovery tasks at a stage", labels=["stage"])
         for stage in STAGES:
-            jobs.add_metric([stage], self._figures.get(stage, (0, 0.0))[0])
+            jobs.add_metric([stage], figures.get(stage, (0, 0.0))[0])
         yield jobs
         oldest = GaugeMetricFamily(
             "memplane_recovery_oldest_seconds", "How long the oldest task has been at this stage", labels=["stage"]
         )
         for stage in WAITING:
-            oldest.add_metric([stage], self._figures.get(stage, (0, 0.0))[1])
+            oldest.add_metric([stage], figures.get(stage, (0, 0.0))[1])
         yield oldest

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import signal as signals
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -17,6 +15,7 @@ from rich.progress import Progress as Bar
 from memplane.api.connections import Connections
 from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
+from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
 from memplane.errors import SettingsError
 from memplane.outbox.events import Target
@@ -96,55 +95,51 @@ def rebuild(
                 return await _abort(connections, Target(target.value), output)
             if finish:
                 return await _finish(connections, output)
-            with _interruptible() as stop, _progress(output, target.value) as progress:
-                watched = Logged(Target(target.value), progress)
-                limits = settings.rebuild if rate is None else settings.rebuild.model_copy(update={"rate": rate})
-                report = await _rebuild(
-                    connections,
-                    target,
-                    limits,
-                    model=model,
-                    allow_orphans=allow_orphans,
-                    accept_ineffective=accept_ineffective,
-                    signal=stop,
-                    progress=watched,
-                )
+            limits = settings.rebuild if rate is None else settings.rebuild.model_copy(update={"rate": rate})
+            asked = _Asked(target, limits, model, allow_orphans, accept_ineffective)
+            with interruptible() as stop, _progress(output, target.value) as progress:
+                report = await _rebuild(connections, asked, stop, Logged(Target(target.value), progress))
         _print(output, report)
         return ExitCode.OK if report.state == "completed" else 130
 
     run_command(context, command)
 
 
-async def _rebuild(
-    connections: Connections,
-    target: RebuildTarget,
-    limits: RebuildSettings,
-    *,
-    model: str | None,
-    allow_orphans: bool,
-    accept_ineffective: bool,
-    signal: Signal,
-    progress: ProgressCallback,
-) -> Report:
-    _check(connections.settings, target)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line asks for."""
+
+    target: RebuildTarget
+    limits: RebuildSettings
+    model: str | None
+    allow_orphans: bool
+    accept_ineffective: bool
+
+
+async def _rebuild(connections: Connections, asked: _Asked, signal: Signal, progress: ProgressCallback) -> Report:
+    _check(connections.settings, asked.target)
     database = connections.database
-    if target is RebuildTarget.LTM_CACHE:
+    if asked.target is RebuildTarget.LTM_CACHE:
         return await clear_caches(database)
-    if target is RebuildTarget.NEO4J:
+    if asked.target is RebuildTarget.NEO4J:
         if connections.neo4j is None:
             raise SettingsError("neo4j.uri is required to rebuild neo4j")
         return await rebuild_neo4j(
-            database, connections.neo4j, limits, allow_orphans=allow_orphans, signal=signal, progress=progress
+            database,
+            connections.neo4j,
+            asked.limits,
+            allow_orphans=asked.allow_orphans,
+            signal=signal,
+            progress=progress,
         )
     if connections.milvus is None:
         raise SettingsError("milvus.uri is required to rebuild milvus")
-    embeddings = _embeddings(connections, model)
     return await rebuild_milvus(
         database,
         connections.milvus,
-        embeddings,
-        limits,
-        accept_ineffective=accept_ineffective,
+        _embeddings(connections, asked.model),
+        asked.limits,
+        accept_ineffective=asked.accept_ineffective,
         signal=signal,
         progress=progress,
     )
@@ -192,19 +187,6 @@ async def _finish(connections: Connections, output: Output) -> int:
     else:
         output.say(f"Dropped: {', '.join(gone)}." if gone else "No replaced collection was left.")
     return ExitCode.OK
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Signal]:
-    """Ctrl-C and SIGTERM end the rebuild in good order: it is unfinished, and goes on when it is run again."""
-    signal, loop = Signal(), asyncio.get_running_loop()
-    for number in (signals.SIGINT, signals.SIGTERM):
-        loop.add_signal_handler(number, signal.abort)
-    try:
-        yield signal
-    finally:
-        for number in (signals.SIGINT, signals.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 @contextlib.contextmanager

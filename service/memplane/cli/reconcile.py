@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import signal as signals
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -16,6 +14,7 @@ from rich.progress import Progress as Bar
 
 from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
+from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
 from memplane.cli.processes import WorkerTarget
 from memplane.errors import SettingsError
@@ -25,7 +24,6 @@ from memplane.reconcile import reconcile as run_reconcile
 from memplane.reconcile.diff import Drift
 from memplane.reconcile.listing import RunSummary, list_runs
 from memplane.reconcile.report import ProgressCallback
-from memplane.signal import Signal
 
 SHOWN_SAMPLES = 20
 GUIDE = "docs/reconciliation.md"
@@ -71,7 +69,7 @@ def reconcile(
                 return ExitCode.OK
             projection = connections.projection(Target(target.value))
             try:
-                with _interruptible() as signal, _progress(output, target.value) as progress:
+                with interruptible() as signal, _progress(output, target.value) as progress:
                     report = await run_reconcile(
                         connections.database,
                         projection,
@@ -141,19 +139,6 @@ def _exit_code(report: Report) -> int:
     if report.state != "completed":
         return ExitCode.FAILED
     return ExitCode.OK if report.clean or report.mode == "repair" else ExitCode.FOUND
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Signal]:
-    """Ctrl-C and SIGTERM end the run in good order: what was found so far is recorded."""
-    signal, loop = Signal(), asyncio.get_running_loop()
-    for number in (signals.SIGINT, signals.SIGTERM):
-        loop.add_signal_handler(number, signal.abort)
-    try:
-        yield signal
-    finally:
-        for number in (signals.SIGINT, signals.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 @contextlib.contextmanager

@@ -7,10 +7,9 @@ counted in the database is exported from a cached snapshot by `DatabaseMetrics`,
 
 from __future__ import annotations
 
-import asyncio
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -18,14 +17,13 @@ from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from memplane.outbox.admin import Backlog, backlog
+from memplane.outbox.counted import CountedMetrics
 from memplane.outbox.events import Target
-from memplane.outbox.patience import DATABASE_ERRORS
 from memplane.schema.database import Database
 
 LATENCY_BUCKETS: tuple[float, ...] = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 )  # fmt: skip
-SNAPSHOT_SECONDS = 10.0
 
 
 class LatencyHistogram(Collector):
@@ -96,43 +94,23 @@ class Metrics:
         self.hash_conflicts.labels(target.value)
 
 
-class DatabaseMetrics(Collector):
-    """What is counted in the database, from a snapshot that is at most `SNAPSHOT_SECONDS` old.
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    backlog: Backlog
+    drift: list[tuple[str, str, int, int]]
+    completed: list[tuple[str, str, float]]
 
-    Await `refresh()` before the registry is rendered. While the database is away these metrics are absent.
-    """
 
-    def __init__(
-        self, database: Database, registry: CollectorRegistry, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._taken_at: float | None = None
-        self._backlog: Backlog | None = None
-        self._drift: list[tuple[str, str, int, int]] = []
-        self._completed: list[tuple[str, str, float]] = []
-        self._refreshing = asyncio.Lock()
-        registry.register(self)
+class DatabaseMetrics(CountedMetrics[_Counted]):
+    """The backlog, and what reconciliation has found and repaired."""
 
-    async def refresh(self) -> None:
-        """Take a new snapshot if the last one is too old. Never raises for a database that is away."""
-        async with self._refreshing:
-            if self._taken_at is not None and self._clock() - self._taken_at < SNAPSHOT_SECONDS:
-                return
-            try:
-                self._backlog = await backlog(self._database)
-                self._drift = await _drift(self._database)
-                self._completed = await _last_completed(self._database)
-            except DATABASE_ERRORS:
-                self._backlog, self._drift = None, []
-            self._taken_at = self._clock()
+    async def count(self, database: Database) -> _Counted:
+        return _Counted(await backlog(database), await _drift(database), await _last_completed(database))
 
-    def collect(self) -> Iterator[Metric]:
-        if self._backlog is None:
-            return
-        yield from _backlog_metrics(self._backlog)
-        yield from _drift_metrics(self._drift)
-        yield _last_metric(self._completed)
+    def render(self, figures: _Counted) -> Iterator[Metric]:
+        yield from _backlog_metrics(figures.backlog)
+        yield from _drift_metrics(figures.drift)
+        yield _last_metric(figures.completed)
 
 
 def _backlog_metrics(figures: Backlog) -> Iterator[Metric]:
