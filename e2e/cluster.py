@@ -97,8 +97,18 @@ def _scripted(scripts: Path) -> dict[str, str]:
     sys.stderr.write(_call(str(scripts / "images"), *IMAGES, environment=named))
     exported = _call("bash", "-c", f'eval "$({scripts / "env"})"; env -0', environment=named)
     environment = dict(line.split("=", 1) for line in exported.split("\0") if "=" in line)
-    sys.stderr.write(_call(str(scripts / "addons" / "keda"), environment=environment))
+    _install_keda(scripts, environment)
     return environment
+
+
+def _install_keda(scripts: Path, environment: dict[str, str]) -> None:
+    """KEDA, serving. Pods that outlived a restart of the node may hold dead connections: they start anew."""
+    install = str(scripts / "addons" / "keda")
+    try:
+        sys.stderr.write(_call(install, environment=environment))
+    except ClusterError:
+        _call("kubectl", "--context", f"kind-{NAME}", "-n", "keda", "delete", "pod", "--all", environment=environment)
+        sys.stderr.write(_call(install, environment=environment))
 
 
 def ensure() -> E2ECluster:
