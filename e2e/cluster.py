@@ -111,6 +111,22 @@ def _install_keda(scripts: Path, environment: dict[str, str]) -> None:
         sys.stderr.write(_call(install, environment=environment))
 
 
+def ensure_metrics(cluster: E2ECluster) -> None:
+    """The cluster measures the CPU of pods: metrics-server, installed where the scripts made the cluster.
+
+    Raises `ClusterError` when another cluster serves no `metrics.k8s.io`.
+    """
+    scripts = _scripts()
+    if cluster.scripted and scripts is not None:
+        sys.stderr.write(_call(str(scripts / "addons" / "metrics-server"), environment=cluster.environment))
+    try:
+        cluster.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes")
+    except ClusterError as error:
+        raise ClusterError(
+            f"the cluster serves no metrics.k8s.io, by which a service scales on CPU: install metrics-server\n{error}"
+        ) from None
+
+
 def ensure() -> E2ECluster:
     """The cluster with the image under test in it."""
     context = os.environ.get("MEMPLANE_E2E_CONTEXT")
