@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+OUTCOMES = ("done", "failed")
+"""How a reconciliation may end, the values of the label `outcome`."""
+
 
 class OperatorMetrics:
     """Instruments on one registry."""
@@ -14,6 +17,9 @@ class OperatorMetrics:
         self.reconciles = Counter(
             "memplane_operator_reconcile_total", "Reconciliations by outcome.", ["outcome"], registry=self.registry
         )
+        for outcome in OUTCOMES:
+            # Exported as 0 from the start: Prometheus sees an increase only of series that it knows.
+            self.reconciles.labels(outcome)
         self.duration = Histogram(
             "memplane_operator_reconcile_seconds", "Duration of one reconciliation.", registry=self.registry
         )

@@ -78,6 +78,8 @@ def test_an_alert_fires_when_it_must_and_only_then(name: str, rule_file: Path, t
     assert any(fires), "a case must make it fire"
     assert not all(fires), "a case must keep it quiet"
     for test in document["tests"]:
+        for series in test["input_series"]:
+            assert isinstance(series["values"], str), "YAML reads 0x24 as a number: write 0+0x24"
         for one in test["alert_rule_test"]:
             assert one["alertname"] == rule["alert"]
             for expected in one["exp_alerts"]:
@@ -86,6 +88,25 @@ def test_an_alert_fires_when_it_must_and_only_then(name: str, rule_file: Path, t
     path = tmp_path / f"{name}.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [str(rule_file)], "evaluation_interval": "1m", **document}))
     run("test", "rules", path)
+
+
+counted = [name for name in names for rule in rules(name) if re.search(r"(increase|_over_time)\(", rule["expr"])]
+
+
+def test_alerts_on_counters_are_found() -> None:
+    assert {"drift-rising", "hash-conflict", "operator-reconciliation-fails"} <= set(counted)
+
+
+@pytest.mark.parametrize("name", counted)
+def test_an_alert_on_a_counter_sees_a_series_that_begins_above_zero(name: str) -> None:
+    """increase() does not: what it counts begins with the second sample."""
+    (rule,) = rules(name)
+    for counter in re.findall(r"\bincrease\((\w+)_total\b", rule["expr"]):
+        assert f"{counter}_created" in rule["expr"], "count all of a young counter, or compare the highest and lowest"
+    document = yaml.safe_load((CASES / f"{name}.yaml").read_text(encoding="utf-8"))
+    firing = [test for test in document["tests"] if any(one["exp_alerts"] for one in test["alert_rule_test"])]
+    begun = [one["values"] for test in firing for one in test["input_series"] if "_total{" in one["series"]]
+    assert any(re.match(r"_x\d+ [1-9]", values) for values in begun), "a case must begin above zero and fire"
 
 
 def _annotations(rule: dict[str, Any], values: dict[str, str]) -> dict[str, str]:
