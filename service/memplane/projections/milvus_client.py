@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from memplane.errors import SettingsError, TargetUnavailable
 from memplane.projections.address import Address, read_address
 from memplane.projections.errors import ProjectionMissing, ProjectionRefused, TargetTimeout
+from memplane.projections.milvus_channel import MilvusChannel
 from memplane.projections.milvus_upsert import upsert_columns
 from memplane.settings import MilvusSettings
 
@@ -44,7 +45,7 @@ class MilvusConnection:
     def __init__(self, settings: MilvusSettings) -> None:
         read_address("milvus", settings.uri, settings.uri_file)
         self.settings = settings
-        self._client: Any = None
+        self._channel: MilvusChannel | None = None
         self._opening = asyncio.Lock()
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="memplane-milvus")
         self._suspect = False
@@ -72,13 +73,23 @@ class MilvusConnection:
         """Connect. Raises `TargetUnavailable`. Idempotent."""
         await self._connected(self.settings.timeout)
 
-    async def _connected(self, deadline: float) -> Any:
+    async def _connected(self, deadline: float) -> MilvusChannel:
         async with self._opening:
-            if self._client is None:
-                uri, token = self._address().uri, self._token()
-                connect = functools.partial(_connect, uri, token, self._database, deadline)
-                self._client = await self._in_thread(connect, deadline)
-            return self._client
+            if self._channel is None:
+                uri, token, given_up = self._address().uri, self._token(), threading.Event()
+
+                def connect() -> MilvusChannel:
+                    channel = MilvusChannel(uri, token, self._database, deadline)
+                    if given_up.is_set() and channel.retire():
+                        channel.close()
+                    return channel
+
+                try:
+                    self._channel = await self._in_thread(connect, deadline)
+                except BaseException:
+                    given_up.set()  # the thread may still connect, with nobody left to close what it opens
+                    raise
+            return self._channel
 
     async def close(self) -> None:
         """Close the channel and its threads. Idempotent; the connection cannot be opened again."""
@@ -89,11 +100,11 @@ class MilvusConnection:
         """Whether the server answers a cheap call within two seconds; never raises."""
         try:
             await self._attempt("list_collections", (), {}, PROBE_SECONDS)
-        except (TargetTimeout, ProjectionRefused, ProjectionMissing, SettingsError):
+        except (ProjectionRefused, ProjectionMissing, SettingsError):
             return False
         except TargetUnavailable:
-            # A channel that has failed waits longer and longer before it tries again; a new one does not.
-            await self._forget()
+            with contextlib.suppress(SettingsError):
+                await self._forget_if_moved()
             return False
         self._suspect = False
         return True
@@ -121,15 +132,13 @@ class MilvusConnection:
         return await self._attempt(method, args, kwargs, deadline)
 
     async def _attempt(self, method: str, args: tuple[object, ...], kwargs: dict[str, Any], deadline: float) -> Any:
-        client = await self._connected(deadline)
-        bound = functools.partial(self._function(client, method, kwargs), *args, timeout=deadline, **kwargs)
-        try:
-            return await self._in_thread(bound, deadline)
-        except ProjectionRefused:
-            if client is not self._client:
-                # The call was not refused: another task has given up its channel in between.
-                raise TargetUnavailable("milvus", "the connection is being renewed") from None
-            raise
+        channel = await self._connected(deadline)
+
+        def attempt() -> Any:
+            with channel.calling() as client:
+                return self._function(client, method, kwargs)(*args, timeout=deadline, **kwargs)
+
+        return await self._in_thread(attempt, deadline)
 
     def _function(self, client: Any, method: str, kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         if method == "upsert" and "kinds" in kwargs:
@@ -143,10 +152,15 @@ class MilvusConnection:
         return "" if self.settings.database == "default" else self.settings.database
 
     async def _forget(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        channel, self._channel = self._channel, None
+        if channel is not None and channel.retire():
             with contextlib.suppress(TargetUnavailable, ProjectionRefused):
-                await self._in_thread(client.close, PROBE_SECONDS)
+                await self._in_thread(channel.close, PROBE_SECONDS)
+
+    async def _forget_if_moved(self) -> None:
+        """A channel comes back to its own address by itself; files may name another one by now."""
+        if self._channel is not None and not self._channel.opened_with(self._address().uri, self._token()):
+            await self._forget()
 
     async def _in_thread(self, work: Callable[[], T], deadline: float) -> T:
         loop = asyncio.get_running_loop()
@@ -160,15 +174,6 @@ class MilvusConnection:
 
 
 CREDENTIALS = "the credentials are refused"
-
-
-def _connect(uri: str, token: str, database: str, deadline: float) -> Any:
-    from pymilvus import MilvusClient
-
-    # Loggers are global, so this also holds for whoever else uses pymilvus in the process.
-    for logger in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
-    return MilvusClient(uri=uri, token=token, db_name=database, timeout=deadline, dedicated=True)
 
 
 def _translated(work: Callable[[], T]) -> Callable[[], T]:
@@ -185,7 +190,7 @@ def _translated(work: Callable[[], T]) -> Callable[[], T]:
         except MilvusException as error:
             raise _of_milvus(error) from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            # pymilvus checks arguments with plain exceptions, and a client closed by another task has no channel.
+            # pymilvus checks arguments with plain exceptions.
             raise ProjectionRefused("milvus", type(error).__name__) from None
 
     return guarded
