@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from memplane.api.asgi import ClientGone
 from memplane.api.auth.api_keys import ApiKeys
 from memplane.api.auth.identity import Authenticator, Role
 from memplane.api.auth.key_file import KeyFile, new_key, render_key_file
@@ -20,10 +22,12 @@ from memplane.api.auth.loopback import Loopback
 from memplane.api.http_metrics import HttpMetrics
 from memplane.api.nodes import NodeEndpoint
 from memplane.api.plane import Answer
-from memplane.contracts import JSON, NodeError, NodeResult, Scope
+from memplane.contracts import JSON, CallOptions, NodeError, NodeResult, Scope
+from memplane.nodes import create_memory
 from memplane.settings import ServiceSettings
-from memplane.signal import Signal
+from memplane.signal import Signal, race
 from tests.http.serving import client, serving
+from tests.nodes.fakes import SearchingStore
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 Behaviour = Callable[[Signal], Coroutine[Any, Any, Answer]]
@@ -349,6 +353,32 @@ async def test_a_client_that_goes_away_aborts_its_call(plane: Plane, registry: C
         with pytest.raises(httpx.ReadTimeout):
             await post(http, timeout=0.2)
         await asyncio.wait_for(aborted.wait(), 5)
+
+
+async def test_a_client_that_goes_away_is_no_failure_in_the_log(
+    plane: Plane, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Store(SearchingStore):
+        async def query(self, input: Any, options: CallOptions) -> Any:
+            await race(asyncio.Event().wait(), options.signal)
+
+    ended = asyncio.Event()
+
+    async def call(signal: Signal) -> Answer:
+        result = await create_memory(store=Store()).query({}, signal=signal)
+        ended.set()
+        return Answer(result)
+
+    plane.behaviour = call
+    with caplog.at_level(logging.DEBUG, logger="memplane"):
+        async with endpoint(plane, registry) as http:
+            with pytest.raises(httpx.ReadTimeout):
+                await post(http, timeout=0.2)
+            await asyncio.wait_for(ended.wait(), 5)
+    assert isinstance(plane.signals[0].reason, ClientGone)
+    told = [(record.levelno, vars(record).get("error")) for record in caplog.records if "MEMORY" in record.getMessage()]
+    assert told == [(logging.DEBUG, "ClientGone")]
+    assert max(record.levelno for record in caplog.records) <= logging.INFO
 
 
 async def test_an_unexpected_error_is_500_and_tells_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -221,6 +222,39 @@ async def test_m60_without_signal_and_runtime_the_options_are_empty() -> None:
         assert (await getattr(memory, method)(given)).status == "success"
     assert [options for _, _, options in store.calls] == [CallOptions()] * 6
     assert CallOptions() == CallOptions(signal=None, runtime=None)
+
+
+class ClientLeft(Exception):
+    """A reason that is no SignalAborted, as the service's are."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "abort", "level", "message"),
+    [
+        (None, True, logging.DEBUG, "a MEMORY call was cancelled"),
+        (RuntimeError("password=secret"), True, logging.INFO, "a MEMORY backend ended a cancelled call with an error"),
+        (RuntimeError("password=secret"), False, logging.ERROR, "a MEMORY backend failed"),
+    ],
+    ids=["its reason", "something else", "not aborted"],
+)
+async def test_what_an_aborted_call_raises_is_no_failure_of_the_backend(
+    caplog: pytest.LogCaptureFixture, raised: Exception | None, abort: bool, level: int, message: str
+) -> None:
+    """None: it raises the signal's reason."""
+    signal, reason = Signal(), ClientLeft("password=secret")
+
+    class Store(SearchingStore):
+        async def query(self, input: Any, options: CallOptions) -> Any:
+            if abort:
+                signal.abort(reason)
+            raise raised or reason
+
+    with caplog.at_level(logging.DEBUG, logger="memplane"):
+        await create_memory(store=Store()).query({}, signal=signal)
+    (record,) = caplog.records
+    assert (record.levelno, record.getMessage()) == (level, message)
+    assert vars(record)["error"] == type(raised or reason).__name__
+    assert "secret" not in str(vars(record))
 
 
 # --- asyncio's own cancellation

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +225,71 @@ async def test_f13_a_restart_keeps_stock_and_ledger(service: Service) -> None:
     async with await service.start(stock=500) as client:
         assert await stock(client) == 18
         assert (await client.get(f"/operations/{KEY}")).json()["state"] == "committed"
+
+
+@pytest.fixture
+def quiet(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Nothing is printed, by no thread."""
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_closed_during_a_pause_it_answers_nothing_and_the_operation_stays_pending(service: Service) -> None:
+    async with await service.start(reservation_delay_ms=60_000) as client:
+        request = asyncio.create_task(client.post("/reserve", json=body()))
+        async with asyncio.timeout(5):
+            while (await client.get(f"/operations/{KEY}")).json()["state"] == "absent":  # noqa: ASYNC110 - it can only be asked
+                await asyncio.sleep(0.01)
+            await service.running.close()
+            with pytest.raises(httpx.RemoteProtocolError):
+                await request
+    async with await service.start() as client:
+        assert (await client.get(f"/operations/{KEY}")).json()["state"] == "pending"
+        assert await stock(client) == 20
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_closed_under_requests_it_answers_each_or_drops_it(service: Service) -> None:
+    async with await service.start(stock=100_000) as client:
+        answered: list[str] = []
+
+        async def reserve(worker: int) -> None:
+            for number in range(10_000):
+                key = f"key-{worker}-{number}"
+                await client.post("/reserve", json={**body(key), "reservationKey": key})
+                answered.append(key)
+
+        workers = [asyncio.create_task(reserve(worker)) for worker in range(8)]
+        async with asyncio.timeout(20):
+            while len(answered) < 16:  # noqa: ASYNC110 - until all of them are on their way
+                await asyncio.sleep(0.01)
+            await service.running.close()
+            outcomes = await asyncio.gather(*workers, return_exceptions=True)
+        assert all(isinstance(outcome, httpx.TransportError) for outcome in outcomes), outcomes
+    async with await service.start() as client:
+        states = [(await client.get(f"/operations/{key}")).json()["state"] for key in answered]
+        assert set(states) == {"committed"}
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_a_client_that_leaves_in_the_middle_is_not_told_of(service: Service) -> None:
+    async with await service.start() as client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(b"POST /reserve HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+        async with asyncio.timeout(5):
+            while service.running.writes("/reserve") == 0:  # noqa: ASYNC110 - it can only be asked
+                await asyncio.sleep(0.01)
+        # Closed with a reset: what it reads next raises.
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        assert await stock(client) == 20
+        await service.running.close()
+    assert reader.at_eof()
 
 
 async def test_unknown_faults_are_refused(service: Service) -> None:

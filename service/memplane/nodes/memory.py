@@ -68,8 +68,7 @@ class Memory:
         except PluginError as error:
             result = _failed(execution_id, node, error.code, error.safe_message)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and none of it may be shown
-            # The class alone: a driver's text may hold addresses, statements and values.
-            log.error("a MEMORY backend failed", extra={"node": node, "error": type(error).__name__})
+            _log_failure(node, error, signal)
             result = _failed(execution_id, node, "MEMORY_BACKEND_ERROR", "Memory backend operation failed")
         else:
             result = NodeResult(execution_id, node, "success", output)
@@ -178,6 +177,20 @@ def _failed(execution_id: str, node: str, code: str, message: str, status: Statu
 
 def _cancelled(execution_id: str, node: str) -> NodeResult[Any]:
     return _failed(execution_id, node, "MEMORY_CANCELLED", "Memory operation cancelled", "cancelled")
+
+
+def _log_failure(node: str, error: Exception, signal: Signal | None) -> None:
+    """The class alone: a driver's text may hold addresses, statements and values.
+
+    What a call raises because nobody wants its result any more (its client is gone, its time is up) is no failure.
+    """
+    extra = {"node": node, "error": type(error).__name__}
+    if signal is None or not signal.aborted:
+        log.error("a MEMORY backend failed", extra=extra)
+    elif error is signal.reason:
+        log.debug("a MEMORY call was cancelled", extra=extra)
+    else:
+        log.info("a MEMORY backend ended a cancelled call with an error", extra=extra)
 
 
 def _task_is_cancelling() -> bool:

@@ -7,11 +7,12 @@ beyond loopback something else must say who may connect. Source: seed `004`, beh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
+import sys
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,11 +21,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from memplane.recovery.documents import KINDS, normalised_order
 from memplane.recovery.errors import RecoveryError
-from memplane.recovery.ledger import KeyConflict, Ledger
+from memplane.recovery.ledger import KeyConflict, Ledger, LedgerClosed
 
 MAX_BODY = 8192
 MAX_DRAINED = 1024 * 1024
 """Bytes of a body over the limit that are read and dropped before the refusal."""
+CLOSE_SECONDS = 5.0
+"""How long `close` waits for requests that are being answered."""
 _STATUS = {"pending": 202, "committed": 200, "rejected": 422}
 
 
@@ -61,6 +64,38 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], ledger: Ledger, faults: Faults) -> None:
         super().__init__(address, _Handler)
         self.ledger, self.faults = ledger, faults
+        self._closing = threading.Event()
+        self._answering = 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """A request that `close_ledger` waits for."""
+        with self._changed:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._answering -= 1
+                self._changed.notify_all()
+
+    def delay(self, milliseconds: int) -> None:
+        """A fault's pause (0: none). Raises `DropConnection` when the service is being closed."""
+        if self._closing.wait(milliseconds / 1000):
+            raise DropConnection
+
+    def close_ledger(self) -> None:
+        """End pauses, let what is being answered end, and close; who comes later is not answered."""
+        self._closing.set()
+        with self._changed:
+            self._changed.wait_for(lambda: self._answering == 0, CLOSE_SECONDS)
+        self.ledger.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """What a handler let out. A client that has left in the middle of its request is nothing to tell."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -69,22 +104,26 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        self._answer("GET")
+        with self.server.answering():
+            self._answer("GET")
 
     def do_POST(self) -> None:
-        self._answer("POST")
+        with self.server.answering():
+            self._answer("POST")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Requests are noted in the ledger."""
 
     def _answer(self, method: str) -> None:
         url = urlsplit(self.path)
-        self.server.ledger.log(method, url.path)
         try:
+            self.server.delay(0)
+            self.server.ledger.log(method, url.path)
             status, body = self._route(method, url.path, parse_qs(url.query))
-        except DropConnection:
+        except (DropConnection, LedgerClosed):
             self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the client has left first
+                self.connection.shutdown(socket.SHUT_RDWR)
             return
         except (RecoveryError, ValueError, KeyError, TypeError):
             status, body = 500, {"code": "SERVICE_ERROR"}
@@ -131,8 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 404, {"code": "NOT_FOUND"}
         faults = self.server.faults
         if name == "primary":
-            if faults.catalog_delay_ms:
-                time.sleep(faults.catalog_delay_ms / 1000)
+            self.server.delay(faults.catalog_delay_ms)
             if faults.primary_unavailable:
                 return 503, {"code": "UNAVAILABLE"}
         sku = query["sku"][0]
@@ -159,8 +197,8 @@ class _Handler(BaseHTTPRequestHandler):
         except KeyConflict:
             return 409, {"code": "IDEMPOTENCY_CONFLICT"}
         if fresh:
-            if kind == "reserve" and faults.reservation_delay_ms:
-                time.sleep(faults.reservation_delay_ms / 1000)
+            if kind == "reserve":
+                self.server.delay(faults.reservation_delay_ms)
             rejections = {
                 "ship": "ADDRESS_REJECTED" if faults.reject_shipping else None,
                 "release": "RELEASE_REJECTED" if faults.reject_release else None,
@@ -183,7 +221,10 @@ class FulfillmentService:
         return self._server.ledger.writes(path)
 
     async def close(self) -> None:
-        """Stop listening and close the ledger. Idempotent."""
+        """Stop listening, end what is being answered and close the ledger. Idempotent.
+
+        A request in a fault's pause is not answered, and what it asked for stays pending.
+        """
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -191,7 +232,7 @@ class FulfillmentService:
             self._server.shutdown()
             self._thread.join()
             self._server.server_close()
-            self._server.ledger.close()
+            self._server.close_ledger()
 
 
 async def start_fulfillment_service(

@@ -6,10 +6,11 @@ whoever asks again sees that outcome. Source: behaviours F-02 … F-13.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,16 @@ class KeyConflict(Exception):  # noqa: N818 - names the state
     """The key belongs to another operation."""
 
 
+class LedgerClosed(Exception):  # noqa: N818 - names the state
+    """The ledger was closed; nothing was read or written."""
+
+
 class Ledger:
     """One SQLite file; threads share one connection under a lock, every write is one transaction."""
 
     def __init__(self, path: Path, stock: Sequence[Mapping[str, Any]]) -> None:
         self._lock = threading.Lock()
+        self._closed = False
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -75,17 +81,26 @@ class Ledger:
             self._connection.execute("INSERT OR IGNORE INTO inventory VALUES (?, ?)", (entry["sku"], entry["quantity"]))
 
     def close(self) -> None:
+        """Every later call raises `LedgerClosed`. Idempotent."""
         with self._lock:
+            self._closed = True
             self._connection.close()
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise LedgerClosed
+            yield
 
     def log(self, method: str, path: str) -> None:
         """Note a request, whatever becomes of it."""
-        with self._lock:
+        with self._open():
             self._connection.execute("INSERT INTO requests (method, path) VALUES (?, ?)", (method, path))
 
     def writes(self, path: str) -> int:
         """How many POSTs to a path were noted."""
-        with self._lock:
+        with self._open():
             found = self._connection.execute(
                 "SELECT count(*) FROM requests WHERE method = 'POST' AND path = ?", (path,)
             ).fetchone()
@@ -93,23 +108,23 @@ class Ledger:
 
     def available(self, sku: str) -> int | None:
         """Stock of an article; None for an unknown one."""
-        with self._lock:
+        with self._open():
             found = self._connection.execute("SELECT quantity FROM inventory WHERE sku = ?", (sku,)).fetchone()
         return None if found is None else int(found[0])
 
     def operations_exist(self) -> bool:
-        with self._lock:
+        with self._open():
             return self._connection.execute("SELECT 1 FROM operations LIMIT 1").fetchone() is not None
 
     def operation(self, key: str) -> Operation:
         """The operation of a key; state `absent` when there is none."""
-        with self._lock:
+        with self._open():
             return self._find(key) or Operation("absent")
 
     def claim(self, key: str, kind: Kind, order: Mapping[str, Any], reservation: str) -> tuple[Operation, bool]:
         """Register a key as pending. Returns the operation and whether it is new. Raises `KeyConflict`."""
         print_ = fingerprint({"kind": kind, "order": normalised_order(order), "reservationKey": reservation})
-        with self._lock:
+        with self._open():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 found = self._find(key)
@@ -130,7 +145,7 @@ class Ledger:
         self, key: str, kind: Kind, order: Mapping[str, Any], reservation: str, *, reject: str | None = None
     ) -> Operation:
         """Do a claimed operation and note its outcome in one transaction. `reject`: a fault's code."""
-        with self._lock:
+        with self._open():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 outcome: tuple[str, str | None, str | None]
