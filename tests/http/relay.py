@@ -4,52 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 
 class Relay:
-    """Forwards connections to a server; `down()` cuts them and refuses new ones, `up()` lets them through again."""
+    """Forwards connections to a server; `down()` cuts them and refuses new ones, `up()` lets them through again.
+
+    It accepts by itself: an `asyncio.Server` that is closed in the turn in which it accepts forgets that connection,
+    neither served nor closed.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
-        self._server: asyncio.Server | None = None
-        self._pipes: set[asyncio.Task[None]] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._listener: socket.socket | None = None
+        self._accepted: dict[asyncio.Task[None], socket.socket] = {}
         self.port = 0
 
     async def up(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     async def down(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        for pipe in list(self._pipes):
-            pipe.cancel()
-        await asyncio.gather(*self._pipes, return_exceptions=True)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        accepted = dict(self._accepted)
+        for task in accepted:
+            task.cancel()
+        await asyncio.gather(*accepted, return_exceptions=True)
+        for client in accepted.values():
+            client.close()  # of one whose task had not begun
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
-        except OSError:
-            writer.transport.abort()
+            client, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
             return
-        self._writers.add(upstream_writer)
-        pipes = [
-            asyncio.create_task(_pipe(reader, upstream_writer)),
-            asyncio.create_task(_pipe(upstream_reader, writer)),
-        ]
-        self._pipes.update(pipes)
-        try:
-            await asyncio.gather(*pipes, return_exceptions=True)
-        finally:
-            self._pipes.difference_update(pipes)
-            for one in (writer, upstream_writer):
-                one.transport.abort()
-                self._writers.discard(one)
+        client.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._serve(client))
+        self._accepted[task] = client
+        task.add_done_callback(self._accepted.pop)
+
+    async def _serve(self, client: socket.socket) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            reader, writer = await asyncio.open_connection(sock=client)
+            stack.callback(writer.transport.abort)
+            try:
+                upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
+            except OSError:
+                return
+            stack.callback(upstream_writer.transport.abort)
+            await asyncio.gather(_pipe(reader, upstream_writer), _pipe(upstream_reader, writer))
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
