@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from experiments.model_server import ModelServer
 from experiments.task_process import kill_myself
 
 from memplane.errors import MemplaneError
-from memplane.recovery import JobBusy, RecoveryStore, run_checkpoint, start_fulfillment_service
+from memplane.recovery import FulfillmentService, JobBusy, RecoveryStore, run_checkpoint, start_fulfillment_service
 from memplane.recovery.leases import held
 from memplane.recovery.postgres_jobs import PostgresJobs
 from memplane.runtime import create_runtime
@@ -70,51 +73,74 @@ def dsn(settings: PostgresSettings) -> str:
     return settings.dsn.get_secret_value()
 
 
-@pytest.mark.parametrize(
-    "point", ["prepared:during", "recovery_operation.reserve.submit:after", "checkpoint-ship:during"]
-)
-async def test_another_process_finishes_what_a_killed_one_began(
-    tmp_path: Path, postgres_settings: PostgresSettings, database: Database, point: str
-) -> None:
+@dataclass
+class Task:
+    """One task on the shared store, with its services; `plan` is what a worker's process gets."""
+
+    folder: Path
+    service: FulfillmentService
+    jobs: PostgresJobs
+    store: RecoveryStore
+    plan: dict[str, Any]
+
+    async def lease_ends(self) -> None:
+        """Wait until the lease of a worker that is dead or asleep has ended, on the server's clock."""
+        async with asyncio.timeout(20):
+            while not await self.jobs.acquire(ID, "watcher", 0.01):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+
+    def result(self) -> Any:
+        return json.loads((self.folder / "results" / f"{ID}.json").read_text())
+
+    def writes(self) -> tuple[int, int]:
+        return self.service.writes("/reserve"), self.service.writes("/ship")
+
+
+@pytest.fixture
+async def task(tmp_path: Path, postgres_settings: PostgresSettings, database: Database) -> AsyncIterator[Task]:
     (tmp_path / f"{ID}.txt").write_text(TEXT, encoding="utf-8")
     model = ModelServer()
     service = await start_fulfillment_service(tmp_path / "service.sqlite", [{"sku": "SKU-731", "quantity": 20}])
     jobs = PostgresJobs(database)
+    store = RecoveryStore(tmp_path, service.url, jobs=jobs)
+    plan = {
+        "dsn": dsn(postgres_settings),
+        "schema": postgres_settings.schema_name,
+        "directory": str(tmp_path),
+        "service": service.url,
+        "model": model.url,
+        "kill": None,
+    }
     try:
-        store = RecoveryStore(tmp_path, service.url, jobs=jobs)
         await store.create(ID)
-        plan = {
-            "dsn": dsn(postgres_settings),
-            "schema": postgres_settings.schema_name,
-            "directory": str(tmp_path),
-            "service": service.url,
-            "model": model.url,
-            "kill": point,
-        }
-        first = context().Process(target=process, args=(plan,))
-        first.start()
-        await asyncio.to_thread(first.join, 60)
-        assert first.exitcode == -signal.SIGKILL
-        with pytest.raises(JobBusy):
-            await work({**plan, "kill": None})
-        async with asyncio.timeout(20):
-            # The dead worker's lease ends on the server's clock.
-            while not await jobs.acquire(ID, "watcher", 0.01):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(0.05)
-        job = await work({**plan, "kill": None})
-        assert job["stage"] == "completed"
-        assert (service.writes("/reserve"), service.writes("/ship")) == (1, 1)
-        assert json.loads((tmp_path / "results" / f"{ID}.json").read_text()) == job == await store.job(ID)
-        revisions = [event.data["revision"] for event in await store.events(ID) if "revision" in event.data]
-        assert revisions == list(range(job["revision"] + 1))
-        await store.close()
+        yield Task(tmp_path, service, jobs, store, plan)
     finally:
+        await store.close()
         await service.close()
         model.close()
-    connection = sqlite3.connect(tmp_path / "service.sqlite")
-    assert connection.execute("SELECT quantity FROM inventory").fetchone() == (18,)
-    connection.close()
+
+
+@pytest.mark.parametrize(
+    "point", ["prepared:during", "recovery_operation.reserve.submit:after", "checkpoint-ship:during"]
+)
+async def test_another_process_finishes_what_a_killed_one_began(task: Task, point: str) -> None:
+    first = context().Process(target=process, args=({**task.plan, "kill": point},))
+    first.start()
+    await asyncio.to_thread(first.join, 60)
+    assert first.exitcode == -signal.SIGKILL
+    with pytest.raises(JobBusy):
+        await work(task.plan)
+    await task.lease_ends()
+    job = await work(task.plan)
+    assert job["stage"] == "completed"
+    assert task.writes() == (1, 1)
+    assert task.result() == job == await task.store.job(ID)
+    revisions = [event.data["revision"] for event in await task.store.events(ID) if "revision" in event.data]
+    assert revisions == list(range(job["revision"] + 1))
+    await task.service.close()
+    with contextlib.closing(sqlite3.connect(task.folder / "service.sqlite")) as connection:
+        assert connection.execute("SELECT quantity FROM inventory").fetchone() == (18,)
 
 
 @pytest.mark.parametrize(
@@ -125,49 +151,25 @@ async def test_another_process_finishes_what_a_killed_one_began(
         pytest.param("checkpoint-reserve:during", "postgresql is unavailable", marks=pytest.mark.full),
     ],
 )
-async def test_a_process_that_slept_through_its_lease_writes_nothing(
-    tmp_path: Path, postgres_settings: PostgresSettings, database: Database, stop: str, told: str
-) -> None:
+async def test_a_process_that_slept_through_its_lease_writes_nothing(task: Task, stop: str, told: str) -> None:
     """Stopped while it holds the lease, continued when another process has finished the task."""
-    (tmp_path / f"{ID}.txt").write_text(TEXT, encoding="utf-8")
-    model = ModelServer()
-    service = await start_fulfillment_service(tmp_path / "service.sqlite", [{"sku": "SKU-731", "quantity": 20}])
-    jobs = PostgresJobs(database)
-    try:
-        store = RecoveryStore(tmp_path, service.url, jobs=jobs)
-        await store.create(ID)
-        plan = {
-            "dsn": dsn(postgres_settings),
-            "schema": postgres_settings.schema_name,
-            "directory": str(tmp_path),
-            "service": service.url,
-            "model": model.url,
-            "kill": None,
-            "stop": stop,
-        }
-        sleeper = context().Process(target=told_busy, args=(plan, str(tmp_path / "told")))
-        sleeper.start()
-        async with asyncio.timeout(60):
-            while not (tmp_path / "stopped").exists():  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.05)
-            while not await jobs.acquire(ID, "watcher", 0.01):  # noqa: ASYNC110 - the lease ends on the server's clock
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(0.05)
-        job = await work({**plan, "stop": None})
-        assert job["stage"] == "completed"
-        before = [event.kind for event in await store.events(ID)]
-        assert sleeper.pid is not None
-        os.kill(sleeper.pid, signal.SIGCONT)
-        await asyncio.to_thread(sleeper.join, 60)
-        assert sleeper.exitcode == 0
-        assert (tmp_path / "told").read_text().startswith(told)
-        assert [event.kind for event in await store.events(ID)] == before, "it wrote nothing"
-        assert await store.job(ID) == job == json.loads((tmp_path / "results" / f"{ID}.json").read_text())
-        assert (service.writes("/reserve"), service.writes("/ship")) == (1, 1)
-        await store.close()
-    finally:
-        await service.close()
-        model.close()
+    sleeper = context().Process(target=told_busy, args=({**task.plan, "stop": stop}, str(task.folder / "told")))
+    sleeper.start()
+    async with asyncio.timeout(60):
+        while not (task.folder / "stopped").exists():  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.05)
+    await task.lease_ends()
+    job = await work(task.plan)
+    assert job["stage"] == "completed"
+    before = [event.kind for event in await task.store.events(ID)]
+    assert sleeper.pid is not None
+    os.kill(sleeper.pid, signal.SIGCONT)
+    await asyncio.to_thread(sleeper.join, 60)
+    assert sleeper.exitcode == 0
+    assert (task.folder / "told").read_text().startswith(told)
+    assert [event.kind for event in await task.store.events(ID)] == before, "it wrote nothing"
+    assert await task.store.job(ID) == job == task.result()
+    assert task.writes() == (1, 1)
 
 
 def told_busy(plan: dict[str, Any], told: str) -> None:

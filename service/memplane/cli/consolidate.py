@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from memplane.api.admin.consolidation_models import ConsolidationPlan, plan_model, report_model
 from memplane.api.connections import Connections
@@ -18,8 +15,8 @@ from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
 from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
+from memplane.cli.progress import shown
 from memplane.consolidation import Job, Report, consolidate, make_plan, scopes
-from memplane.consolidation.run import ProgressCallback
 from memplane.consolidation.snapshot import EVERYTHING
 from memplane.contracts import Scope
 from memplane.errors import MemplaneError, SettingsError
@@ -128,12 +125,12 @@ async def _apply(
     output: Output, connections: Connections, job: Job, chosen: AsyncIterator[Scope], signal: Signal
 ) -> int:
     writing, report = writing_of(connections), Report()
-    with _progress(output) as progress:
+    with shown(output, "consolidating", measured=False) as show:
         async for scope in chosen:
             if signal.aborted:
                 report.cancelled = True
                 break
-            await consolidate(writing, scope, job, report=report, signal=signal, progress=progress)
+            await consolidate(writing, scope, job, report=report, signal=signal, progress=lambda now: show(_doing(now)))
     if output.as_json:
         output.document(report_model(report))
     else:
@@ -147,20 +144,8 @@ async def _apply(
     return 130 if report.cancelled else ExitCode.OK
 
 
-@contextlib.contextmanager
-def _progress(output: Output) -> Iterator[ProgressCallback | None]:
-    if output.as_json or not output.errors.is_terminal:
-        yield None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=output.errors, transient=True) as bar:
-        task = bar.add_task("consolidating", total=None)
-
-        def update(report: Report) -> None:
-            done = f"user {report.scopes}: {report.looked_at} memories, {report.changed} changed"
-            bar.update(task, description=f"consolidating {done}")
-
-        yield update
+def _doing(report: Report) -> str:
+    return f"consolidating user {report.scopes}: {report.looked_at} memories, {report.changed} changed"
 
 
 def add_to(app: typer.Typer) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from memplane.cli.context import Context, run_command
-from memplane.cli.until_stopped import stop_signal
+from memplane.cli.interrupts import interruptible
 from memplane.errors import SettingsError
 from memplane.recovery.fulfillment import Faults, start_fulfillment_service
 
@@ -34,20 +34,19 @@ def serve(
 
     async def command(ours: Context) -> None:
         inventory, faults = _inventory(stock or []), _faults(fault or [])
-        stopped = stop_signal()
-        try:
-            service = await start_fulfillment_service(database, inventory, faults, host=host, port=port)
-        except OSError as error:
-            raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-        output = ours.output()
-        if ours.as_json:
-            typer.echo(json.dumps({"url": service.url}))
-        else:
-            output.say(f"fulfilment service on {service.url}")
-        try:
-            await stopped.wait()
-        finally:
-            await service.close()
+        with interruptible() as stopped:
+            try:
+                service = await start_fulfillment_service(database, inventory, faults, host=host, port=port)
+            except OSError as error:
+                raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+            if ours.as_json:
+                typer.echo(json.dumps({"url": service.url}))
+            else:
+                ours.output().say(f"fulfilment service on {service.url}")
+            try:
+                await stopped.wait()
+            finally:
+                await service.close()
 
     run_command(context, command)
 

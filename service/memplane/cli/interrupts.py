@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a signal that a long command obeys: it ends in good order, and what it did stays."""
+"""Ctrl-C and SIGTERM as a signal that a long command, or one without an end, obeys: it ends in good order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memplane.signal import Signal
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Signal]:
-    """A signal that the first Ctrl-C or SIGTERM aborts."""
+    """A signal that the first Ctrl-C or SIGTERM aborts. What was done stays. To be entered inside the running loop."""
     signal, loop = Signal(), asyncio.get_running_loop()
     for number in (signals.SIGINT, signals.SIGTERM):
         loop.add_signal_handler(number, signal.abort)

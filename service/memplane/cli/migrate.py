@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memplane.adoption.finish import StillWriting, finish
 from memplane.adoption.plan import Plan
-from memplane.adoption.progress import Report
 from memplane.adoption.run import Adoption, adopt, look
 from memplane.adoption.state import State
 from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
 from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
+from memplane.cli.progress import shown
 from memplane.errors import SettingsError
 from memplane.schema.identity import read_identity
 from memplane.schema.migrate import check
@@ -104,7 +102,7 @@ async def _adoption(ours: Context, *, finishing: bool) -> int:
     output, settings = ours.output(), ours.settings()
     work = finish if finishing else adopt
     async with connected(settings) as connections:
-        with interruptible() as signal, _progress(output) as show:
+        with interruptible() as signal, shown(output, "adopting") as show:
             try:
                 state = await work(
                     connections.database, settings.adoption, targets=connections.targets, signal=signal, show=show
@@ -117,21 +115,6 @@ async def _adoption(ours: Context, *, finishing: bool) -> int:
         return INTERRUPTED
     _print_state(output, state)
     return ExitCode.OK
-
-
-@contextlib.contextmanager
-def _progress(output: Output) -> Iterator[Report | None]:
-    if output.as_json or not output.errors.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=output.errors, transient=True) as bar:
-        task = bar.add_task("adopting", total=None)
-
-        def update(stage: str, done: int, total: int) -> None:
-            bar.update(task, description=stage, completed=done, total=max(done, total))
-
-        yield update
 
 
 def _print_state(output: Output, state: State) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from memplane.api.admin.consolidation_models import Purged, purge_model
 from memplane.api.consolidating import require_postgres
@@ -16,9 +12,9 @@ from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
 from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
+from memplane.cli.progress import shown
 from memplane.purge import Verdict
 from memplane.purge import purge as run_purge
-from memplane.purge.run import ProgressCallback
 
 MEANINGS = {
     Verdict.READY: "may go",
@@ -49,20 +45,20 @@ def purge(
         async with connected(ours.settings()) as connections:
             require_postgres(connections)
             await connections.open_truth()
-            with interruptible() as signal, _progress(output) as progress:
+            with interruptible() as signal, shown(output, "purging", measured=False) as show:
                 report = await run_purge(
                     connections.database,
                     connections.settings,
                     connections.targets,
                     dry_run=dry_run,
                     signal=signal,
-                    progress=progress,
+                    progress=lambda kind, count: show(f"purging {kind}: {count} removed"),
                 )
-        shown = purge_model(report)
+        outcome = purge_model(report)
         if output.as_json:
-            output.document(shown)
+            output.document(outcome)
         else:
-            _print(output, shown)
+            _print(output, outcome)
         return 130 if report.cancelled else ExitCode.OK
 
     run_command(context, command)
@@ -75,21 +71,6 @@ def _print(output: Output, shown: Purged) -> None:
     waiting = [(count, MEANINGS[Verdict(verdict)]) for verdict, count in sorted(shown.tombstones.items())]
     if shown.dry_run or waiting:
         output.table(["tombstones", ""], waiting, empty="There are no tombstones.")
-
-
-@contextlib.contextmanager
-def _progress(output: Output) -> Iterator[ProgressCallback | None]:
-    if output.as_json or not output.errors.is_terminal:
-        yield None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=output.errors, transient=True) as bar:
-        task = bar.add_task("purging", total=None)
-
-        def update(kind: str, count: int) -> None:
-            bar.update(task, description=f"purging {kind}: {count} removed")
-
-        yield update
 
 
 def add_to(app: typer.Typer) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from memplane.api.connections import Connections
 from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
 from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
+from memplane.cli.progress import Show, shown
 from memplane.errors import SettingsError
 from memplane.outbox.events import Target
 from memplane.projections.embedding import StoredEmbeddings
@@ -97,8 +94,9 @@ def rebuild(
                 return await _finish(connections, output)
             limits = settings.rebuild if rate is None else settings.rebuild.model_copy(update={"rate": rate})
             asked = _Asked(target, limits, model, allow_orphans, accept_ineffective)
-            with interruptible() as stop, _progress(output, target.value) as progress:
-                report = await _rebuild(connections, asked, stop, Logged(Target(target.value), progress))
+            with interruptible() as stop, shown(output, target.value) as show:
+                progress = Logged(Target(target.value), _telling(show, target.value))
+                report = await _rebuild(connections, asked, stop, progress)
         _print(output, report)
         return ExitCode.OK if report.state == "completed" else 130
 
@@ -189,25 +187,12 @@ async def _finish(connections: Connections, output: Output) -> int:
     return ExitCode.OK
 
 
-@contextlib.contextmanager
-def _progress(output: Output, target: str) -> Iterator[ProgressCallback]:
-    if output.as_json or not output.errors.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=output.errors, transient=True) as bar:
-        task = bar.add_task(target, total=None)
+def _telling(show: Show, target: str) -> ProgressCallback:
+    def tell(progress: Progress) -> None:
+        note = f", {progress.note}" if progress.note else ""
+        show(f"{STAGES.get(progress.stage, progress.stage)} {target}{note}", progress.done, progress.total)
 
-        def update(progress: Progress) -> None:
-            note = f", {progress.note}" if progress.note else ""
-            bar.update(
-                task,
-                completed=progress.done,
-                total=progress.total or None,
-                description=f"{STAGES.get(progress.stage, progress.stage)} {target}{note}",
-            )
-
-        yield update
+    return tell
 
 
 def _print(output: Output, report: Report) -> None:

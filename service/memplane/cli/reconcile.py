@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
 from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
 from memplane.cli.processes import WorkerTarget
+from memplane.cli.progress import Show, shown
 from memplane.errors import SettingsError
 from memplane.outbox.events import Target
 from memplane.reconcile import Progress, Report
@@ -69,14 +67,14 @@ def reconcile(
                 return ExitCode.OK
             projection = connections.projection(Target(target.value))
             try:
-                with interruptible() as signal, _progress(output, target.value) as progress:
+                with interruptible() as signal, shown(output, f"comparing {target.value}") as show:
                     report = await run_reconcile(
                         connections.database,
                         projection,
                         mode="repair" if repair else "audit",
                         kind="incremental" if incremental else "full",
                         signal=signal,
-                        progress=progress,
+                        progress=_telling(show, target.value),
                         orphan_fraction=1.0 if allow_orphans else None,
                         resume=resume,
                         settings=settings.reconcile,
@@ -141,20 +139,11 @@ def _exit_code(report: Report) -> int:
     return ExitCode.OK if report.clean or report.mode == "repair" else ExitCode.FOUND
 
 
-@contextlib.contextmanager
-def _progress(output: Output, target: str) -> Iterator[ProgressCallback | None]:
-    if output.as_json or not output.errors.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=output.errors, transient=True) as bar:
-        task = bar.add_task(f"comparing {target}", total=None)
+def _telling(show: Show, target: str) -> ProgressCallback:
+    def tell(progress: Progress) -> None:
+        show(f"comparing {target}, {progress.mismatches} differences", progress.scanned, progress.total)
 
-        def update(progress: Progress) -> None:
-            found = f"comparing {target}, {progress.mismatches} differences"
-            bar.update(task, completed=progress.scanned, total=max(progress.total, progress.scanned), description=found)
-
-        yield update
+    return tell
 
 
 def _print(output: Output, report: Report) -> None:

@@ -6,6 +6,7 @@ Tasks are in PostgreSQL (the settings' database), or with `--sqlite` in `tasks.s
 from __future__ import annotations
 
 import getpass
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -14,26 +15,18 @@ import typer
 from memplane.cli.context import Context
 from memplane.cli.exit_codes import ExitCode
 from memplane.cli.task_runs import (
-    Flow,
-    FlowOption,
-    Folder,
-    KeyFile,
-    Lease,
-    ModelName,
-    ModelUrl,
     OptionalFolder,
-    Origin,
     Run,
     Running,
     Sqlite,
     TaskId,
+    takes_run,
     with_jobs,
     with_runner,
 )
 from memplane.contracts import Scope
 from memplane.recovery import JobStore, RecoveryError, RecoveryStore, documents
 from memplane.recovery.documents import Job
-from memplane.recovery.leases import LEASE_SECONDS
 from memplane.recovery.runner import STUCK, Ran
 from memplane.recovery.runner import serve as serve_jobs
 
@@ -41,21 +34,15 @@ app = typer.Typer(help="Durable tasks: run them, resume what was interrupted, de
 
 
 @app.command()
+@takes_run
 def run(
     context: typer.Context,
     task: TaskId,
     *,
-    folder: Folder,
-    service: Origin,
-    model_url: ModelUrl,
-    model: ModelName,
-    key_file: KeyFile = None,
-    sqlite: Sqlite = False,
-    flow: FlowOption = Flow.COMPENSATION,
     approval: Annotated[bool, typer.Option("--requires-approval", help="A new task waits for a person.")] = False,
     tenant: Annotated[str, typer.Option(help="Whose task it is (PostgreSQL).")] = "default",
     user: Annotated[str, typer.Option(help="Whose task it is (PostgreSQL).")] = "default",
-    lease_seconds: Lease = LEASE_SECONDS,
+    run: Run,
 ) -> None:
     """Create the task for FOLDER/<id>.txt unless it exists, and run it as far as it goes."""
 
@@ -64,8 +51,7 @@ def run(
             await now.store.create(task, approval)
         return _tell(ours, [await now.runner.run(task, signal=now.stopped)])
 
-    scope = Scope(tenant, user)
-    with_runner(context, Run(folder, service, model_url, model, key_file, sqlite, flow, lease_seconds, scope), work)
+    with_runner(context, replace(run, scope=Scope(tenant, user)), work)
 
 
 async def _known(store: RecoveryStore, task: str) -> bool:
@@ -79,19 +65,13 @@ async def _known(store: RecoveryStore, task: str) -> bool:
 
 
 @app.command()
+@takes_run
 def resume(
     context: typer.Context,
     task: Annotated[str | None, typer.Argument(help="The task's id.")] = None,
     *,
     stuck: Annotated[bool, typer.Option("--stuck", help="All uncertain and timed-out tasks.")] = False,
-    folder: Folder,
-    service: Origin,
-    model_url: ModelUrl,
-    model: ModelName,
-    key_file: KeyFile = None,
-    sqlite: Sqlite = False,
-    flow: FlowOption = Flow.COMPENSATION,
-    lease_seconds: Lease = LEASE_SECONDS,
+    run: Run,
 ) -> None:
     """Go on with one task, or with all that are stuck. What was done is found, and not done twice."""
     if (task is None) != stuck:
@@ -102,30 +82,24 @@ def resume(
             return _tell(ours, [await now.runner.run(task, signal=now.stopped)])
         return _tell(ours, await now.runner.run_all(STUCK, signal=now.stopped))
 
-    with_runner(context, Run(folder, service, model_url, model, key_file, sqlite, flow, lease_seconds), work)
+    with_runner(context, run, work)
 
 
 @app.command()
+@takes_run
 def serve(
     context: typer.Context,
     *,
-    folder: Folder,
-    service: Origin,
-    model_url: ModelUrl,
-    model: ModelName,
-    key_file: KeyFile = None,
-    sqlite: Sqlite = False,
-    flow: FlowOption = Flow.COMPENSATION,
     poll_seconds: Annotated[float, typer.Option(min=0.1, help="How often open tasks are looked for.")] = 5.0,
     stuck_seconds: Annotated[float, typer.Option(min=1, help="How often stuck tasks are tried again.")] = 60.0,
-    lease_seconds: Lease = LEASE_SECONDS,
+    run: Run,
 ) -> None:
     """Run open and stuck tasks until SIGTERM or Ctrl-C. Any number of these processes may share PostgreSQL."""
 
     async def work(_: Context, now: Running) -> None:
         await serve_jobs(now.runner, now.stopped, poll_seconds=poll_seconds, stuck_seconds=stuck_seconds)
 
-    with_runner(context, Run(folder, service, model_url, model, key_file, sqlite, flow, lease_seconds), work)
+    with_runner(context, run, work)
 
 
 class Decision(StrEnum):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from memplane.cli.context import Context, connected, run_command
-from memplane.cli.until_stopped import stop_signal
+from memplane.cli.interrupts import interruptible
 from memplane.contracts import Scope
 from memplane.errors import SettingsError
 from memplane.recovery import JobStore, RecoveryStore
+from memplane.recovery.leases import LEASE_SECONDS
 from memplane.recovery.postgres_jobs import PostgresJobs
 from memplane.recovery.runner import JobRunner
 from memplane.recovery.sqlite_jobs import SqliteJobs
@@ -72,13 +75,44 @@ class Running:
     stopped: Signal
 
 
+def takes_run(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the options of `_run_of`, and gets what they say as its parameter `run`."""
+    options = inspect.signature(_run_of, eval_str=True).parameters
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    del own["run"]
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        run = _run_of(**{name: given.pop(name) for name in options})
+        command(**given, run=run)
+
+    shown = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own.values(), *options.values())]
+    with_options.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in shown}
+    return with_options
+
+
+def _run_of(
+    *,
+    folder: Folder,
+    service: Origin,
+    model_url: ModelUrl,
+    model: ModelName,
+    key_file: KeyFile = None,
+    sqlite: Sqlite = False,
+    flow: FlowOption = Flow.COMPENSATION,
+    lease_seconds: Lease = LEASE_SECONDS,
+) -> Run:
+    return Run(folder, service, model_url, model, key_file, sqlite, flow, lease_seconds)
+
+
 def with_runner(context: typer.Context, run: Run, work: Callable[[Context, Running], Awaitable[int | None]]) -> None:
     """A command that runs tasks; ends the process with the code that `work` gives."""
 
     async def command(ours: Context) -> int | None:
-        stopped = stop_signal()
-        async with _runner(ours, run) as (store, runner):
-            return await work(ours, Running(store, runner, stopped))
+        with interruptible() as stopped:
+            async with _runner(ours, run) as (store, runner):
+                return await work(ours, Running(store, runner, stopped))
 
     run_command(context, command)
 

@@ -20,12 +20,11 @@ from memplane.projections.generation import Generation, ensure_generation
 from memplane.projections.milvus import MilvusProjection
 from memplane.projections.milvus_client import MilvusConnection
 from memplane.rebuild import generations, runs
-from memplane.rebuild.errors import RebuildLost
 from memplane.rebuild.fill import fill
 from memplane.rebuild.outlast import outlast
 from memplane.rebuild.pages import Page, copy_page
 from memplane.rebuild.report import ProgressCallback, Report, Stage, silent
-from memplane.rebuild.runs import Run, held
+from memplane.rebuild.runs import Run, carry_out
 from memplane.rebuild.settle import Comparison, settle
 from memplane.reconcile.milvus import MilvusInventory
 from memplane.schema.database import Database
@@ -67,11 +66,7 @@ async def rebuild_milvus(
         MilvusProjection(database, milvus, embeddings, only=generation),
         accept_ineffective,
     )
-    async with held(database, run, signal) as stop:
-        if not await work.go(stop):
-            report.state = "cancelled"
-            if isinstance(stop.reason, RebuildLost):
-                raise stop.reason
+    await carry_out(database, run, report, work.go, signal)
     return report
 
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from memplane.outbox.events import Family, Target
 from memplane.projections.neo4j import Neo4jProjection
 from memplane.projections.neo4j_client import Neo4jConnection
 from memplane.rebuild import runs
-from memplane.rebuild.errors import RebuildLost
 from memplane.rebuild.fill import fill
 from memplane.rebuild.neo4j_marks import Marks
 from memplane.rebuild.neo4j_sweep import Swept, sweep
 from memplane.rebuild.outlast import outlast
 from memplane.rebuild.pages import Page, copy_page
 from memplane.rebuild.report import Progress, ProgressCallback, Report, Stage, silent
-from memplane.rebuild.runs import Run, held
+from memplane.rebuild.runs import Run, carry_out
 from memplane.rebuild.settle import Comparison, settle
 from memplane.schema.database import Database
 from memplane.settings import RebuildSettings
@@ -57,11 +57,7 @@ async def rebuild_neo4j(
     report = Report(run.id, run.target, generation=generation.id, resumed=run.resumed)
     marks = Marks(neo4j, generation.backend, run.id)
     work = _Rebuild(database, target, marks, run, report, settings, progress)
-    async with held(database, run, signal) as stop:
-        if not await work.go(stop, allow_orphans=allow_orphans):
-            report.state = "cancelled"
-            if isinstance(stop.reason, RebuildLost):
-                raise stop.reason
+    await carry_out(database, run, report, partial(work.go, allow_orphans=allow_orphans), signal)
     return report
 
 

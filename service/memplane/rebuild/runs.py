@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from memplane.errors import MemplaneError, TargetUnavailable
 from memplane.outbox.events import Target
 from memplane.outbox.patience import DATABASE_ERRORS
 from memplane.rebuild.errors import RebuildLost, RebuildRefused
-from memplane.rebuild.report import Stage
+from memplane.rebuild.report import Report, Stage
 from memplane.schema.database import Connection, Database
 from memplane.signal import Signal
 
@@ -198,6 +198,20 @@ async def held(database: Database, run: Run, signal: Signal | None) -> AsyncIter
         await asyncio.gather(beat, return_exceptions=True)
         if run.stage is not Stage.DONE:
             await _let_go(database, run, reason)
+
+
+async def carry_out(
+    database: Database, run: Run, report: Report, go: Callable[[Signal], Awaitable[bool]], signal: Signal | None
+) -> None:
+    """Do the stages that are left under the hold. `go` returns False when its signal stopped it: `cancelled`.
+
+    Raises `RebuildLost` when it was stopped because another process holds the rebuild, and whatever `go` raises.
+    """
+    async with held(database, run, signal) as stop:
+        if not await go(stop):
+            report.state = "cancelled"
+            if isinstance(stop.reason, RebuildLost):
+                raise stop.reason
 
 
 async def _beat(database: Database, run: Run, lost: Signal) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from memplane.runtime.artifacts import ArtifactStore
 from memplane.runtime.context import Execution, WorkerAddress, WorkerContext
 from memplane.runtime.envelope import Invocation, check_answer, decode_payload, encode_payload, revive
-from memplane.runtime.errors import DefinitionError
+from memplane.runtime.errors import DefinitionError, NoWorkerAvailable, TransportError
 from memplane.runtime.graph import Graph, GraphNode
 from memplane.runtime.graph_run import run_graph
 from memplane.runtime.registry import Registration, Registry, RemoteInvoke
@@ -79,6 +79,19 @@ class Calls:
 
         with linked(context.signal, signal) as both:
             return await run_graph(plan, input, call_node, signal=both, concurrency=self._graph_concurrency)
+
+    async def answer(self, invocation: Invocation) -> dict[str, Any]:
+        """Perform what another runtime asks for: `{invocationId, payload}`. See `Runtime.receive`."""
+        registration = self._registry.local(invocation.target)
+        if registration is None or invocation.node not in registration.capabilities:
+            raise TransportError("Worker address or Node is mismatched")
+        if not registration.has_capacity():
+            raise NoWorkerAvailable(invocation.node)
+        value = await decode_payload(invocation.payload, self._artifacts)
+        call = Call(invocation.node, value, None, invocation.execution, invocation.source)
+        output = await self.perform(registration, call)
+        payload = await encode_payload(output, self._artifacts, self._inline_limit)
+        return {"invocationId": invocation.id, "payload": payload}
 
     async def _handle(self, registration: Registration, call: Call) -> Any:
         signal = call.signal

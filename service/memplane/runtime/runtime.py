@@ -3,8 +3,8 @@
 Calls in this process are awaited where they stand, with the very same objects: no queue, no copy, no task of their own.
 Work that was accepted before `close()` completes, nested calls included; only calls from outside are refused meanwhile.
 
-Neighbours: `registry.py` holds registrations, `router.py` chooses among them, `calls.py` makes one call, `graph_run.py`
-and `loop_run.py` run plans, transports carry `envelope.py` documents to and from other runtimes.
+Neighbours: `registry.py` holds registrations, `router.py` chooses among them, `calls.py` makes one call, `plans.py`
+runs graphs and loops, transports carry `envelope.py` documents to and from other runtimes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from memplane.runtime.artifacts import ArtifactStore
 from memplane.runtime.calls import Call, Calls
-from memplane.runtime.checkpoint import GraphCheckpoint
-from memplane.runtime.context import Execution
-from memplane.runtime.envelope import decode_payload, encode_payload, parse_invocation
-from memplane.runtime.errors import DefinitionError, NoWorkerAvailable, RuntimeClosed, TransportError
+from memplane.runtime.envelope import parse_invocation
+from memplane.runtime.errors import DefinitionError, RuntimeClosed
 from memplane.runtime.events import Event, EventFabric, EventFailure, EventHandler, LocalEventFabric, Subscription
-from memplane.runtime.graph import Graph, GraphNode
-from memplane.runtime.graph_run import NodeCall, check_graph_concurrency, run_graph
-from memplane.runtime.loop import DEFAULT_MAX_ITERATIONS, PlanLoop, StateLoop
-from memplane.runtime.loop_run import OnGraph, RunGraph, StateCheckpoint, run_state_loop
-from memplane.runtime.plan_run import run_plan
+from memplane.runtime.graph import Graph
+from memplane.runtime.loop import PlanLoop, StateLoop
+from memplane.runtime.loop_run import OnGraph
+from memplane.runtime.plans import Plans
 from memplane.runtime.registry import Registry, WorkerHandle, parse_address
 from memplane.runtime.sandbox import Sandbox
 from memplane.runtime.waiting import InFlight
@@ -101,11 +98,11 @@ class Runtime:
         self._own_events = LocalEventFabric() if events is None else None
         self._events: EventFabric = events if events is not None else self._own_events  # type: ignore[assignment]
         self._subscriptions: list[Subscription] = []
-        self._artifacts = artifacts
-        self._inline_limit = _limit(inline_limit_bytes)
         self._accepted = InFlight()
         self._closing: asyncio.Task[None] | None = None
-        self._calls = Calls(self._registry, self._artifacts, self._inline_limit, self._default_concurrency())
+        limits: Mapping[str, int] = {} if config is None else config.runtime
+        self._calls = Calls(self._registry, artifacts, _limit(inline_limit_bytes), limits.get("graphConcurrency"))
+        self._plans = Plans(self._registry, self._calls, limits)
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
@@ -186,16 +183,8 @@ class Runtime:
         bindings: worker id by graph node id. checkpoint: `{version, save, resume?}`, see `checkpoint.py`.
         """
         with self._accept():
-            _check_graph(plan)
-            limit = check_graph_concurrency(concurrency)
-            saver = None if checkpoint is None else GraphCheckpoint.of(plan, input, checkpoint)
-            return await run_graph(
-                plan,
-                input,
-                self._node_caller(plan, bindings or {}),
-                signal=signal,
-                concurrency=limit if limit is not None else self._default_concurrency(),
-                checkpoint=saver,
+            return await self._plans.run_graph(
+                plan, input, bindings or {}, signal=signal, concurrency=concurrency, checkpoint=checkpoint
             )
 
     async def loop(
@@ -215,18 +204,11 @@ class Runtime:
         Raises `LoopLimitReached`; errors of graphs and callbacks unchanged.
         """
         with self._accept():
-            if not isinstance(definition, StateLoop | PlanLoop):
-                raise DefinitionError("Only the result of loop can be looped")
             if checkpoint is not None:
                 raise DefinitionError("Use per-Graph checkpoints or a Loop stateCheckpoint")
-            limit = definition.max_iterations or self._setting("loopMaxIterations") or DEFAULT_MAX_ITERATIONS
-            run = RunGraph(definition.id, self._graph_runner(bindings or {}), on_graph)
-            if isinstance(definition, PlanLoop):
-                if state_checkpoint is not None:
-                    raise DefinitionError("A stateCheckpoint is unsupported for plan Loops")
-                return await run_plan(definition, state, run, max_iterations=limit, signal=signal)
-            saver = None if state_checkpoint is None else StateCheckpoint.of(definition.id, state_checkpoint)
-            return await run_state_loop(definition, state, run, max_iterations=limit, signal=signal, checkpoint=saver)
+            return await self._plans.run_loop(
+                definition, state, bindings or {}, signal=signal, state_checkpoint=state_checkpoint, on_graph=on_graph
+            )
 
     async def receive(self, envelope: object) -> dict[str, Any]:
         """Answer an invocation that a transport server took in: `{invocationId, payload}`.
@@ -236,16 +218,7 @@ class Runtime:
         """
         invocation = parse_invocation(envelope)
         with self._accept():
-            registration = self._registry.local(invocation.target)
-            if registration is None or invocation.node not in registration.capabilities:
-                raise TransportError("Worker address or Node is mismatched")
-            if not registration.has_capacity():
-                raise NoWorkerAvailable(invocation.node)
-            value = await decode_payload(invocation.payload, self._artifacts)
-            call = Call(invocation.node, value, None, invocation.execution, invocation.source)
-            output = await self._calls.perform(registration, call)
-            payload = await encode_payload(output, self._artifacts, self._inline_limit)
-            return {"invocationId": invocation.id, "payload": payload}
+            return await self._calls.answer(invocation)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -298,44 +271,6 @@ class Runtime:
     def _check_open(self) -> None:
         if self._closing is not None:
             raise RuntimeClosed("Runtime is closed")
-
-    # -- graphs -------------------------------------------------------------------------------------------------------
-
-    def _node_caller(self, plan: Graph, bindings: Mapping[str, str]) -> NodeCall:
-        """How the nodes of this graph are called. Raises `DefinitionError` on a binding that cannot hold."""
-        types = {node.id: node.type for node in plan.nodes}
-        for node_id, worker_id in bindings.items():
-            if node_id not in types:
-                raise DefinitionError(f"Unknown graph Node binding: {node_id}")
-            registration = self._registry.find(worker_id)
-            if registration is None or types[node_id] not in registration.capabilities:
-                raise DefinitionError(f"Worker {worker_id} does not expose {types[node_id]}")
-        pins = dict(bindings)
-
-        async def call_node(node: GraphNode, value: Any, execution: Execution, signal: Signal | None) -> Any:
-            return await self._calls.route(Call(node.type, value, signal, execution), pins.get(node.id))
-
-        return call_node
-
-    def _graph_runner(self, bindings: Mapping[str, Mapping[str, str]]) -> Callable[..., Any]:
-        async def run(plan: Graph, input: Any, signal: Signal | None) -> Mapping[str, Any]:  # noqa: A002
-            _check_graph(plan)
-            caller = self._node_caller(plan, bindings.get(plan.id, {}))
-            return await run_graph(plan, input, caller, signal=signal, concurrency=self._default_concurrency())
-
-        return run
-
-    def _setting(self, name: str) -> int | None:
-        value: int | None = None if self.config is None else self.config.runtime.get(name)
-        return value
-
-    def _default_concurrency(self) -> int | None:
-        return self._setting("graphConcurrency")
-
-
-def _check_graph(plan: object) -> None:
-    if not isinstance(plan, Graph):
-        raise DefinitionError("Only a graph can be run")
 
 
 def _sandbox(sandbox: Sandbox | Mapping[str, Any] | None, config: RuntimeConfig | None) -> Sandbox:
