@@ -3,8 +3,8 @@
 The product is `memplane reconcile milvus --full --audit` as a process of its own, whose time and memory are measured
 from its start to its end. The peer reads the same rows, one side after the other, and compares nothing: from PostgreSQL
 through a cursor, without the stored embeddings that the product also reads, from Milvus by ranges of the primary key
-with plain pymilvus, which decodes vectors and JSON only when asked. One million memories of 64 dimensions, or as many as
-MEMPLANE_BENCH_MEMORIES says.
+with plain pymilvus, which decodes vectors and JSON only when asked. One million memories of 64 dimensions, or as many
+as MEMPLANE_BENCH_MEMORIES says.
 """
 
 from __future__ import annotations
