@@ -33,7 +33,7 @@ from memplane.schema.migrate import migrate
 DIMENSIONS = 64
 PIECE = 20_000
 CALL = 2_000
-INDEX_SECONDS = 240
+INDEX_SECONDS = 900
 KEEP = "MEMPLANE_BENCH_KEEP"
 
 

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memplane.api.admin import AdminPlane, admin_router
+from memplane.api.admin.routes import AdminPlane, admin_router
 from memplane.api.asgi import error_body, header_map
 from memplane.api.auth.identity import Authenticator
 from memplane.api.auth.status_key import StatusKey

@@ -14,8 +14,8 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from memplane.api.admin import AdminPlane
 from memplane.api.admin.models import Status
+from memplane.api.admin.routes import AdminPlane
 from memplane.api.admin.status import read_status
 from memplane.api.app import Parts, create_app
 from memplane.api.auth.api_keys import ApiKeys

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from memplane.api.admin.consolidation import ConsolidationPlane
 from memplane.api.connections import Connections
 from memplane.api.upkeep import StoppablePass
 from memplane.consolidation import Job, Report, consolidate, scopes
@@ -15,6 +15,9 @@ from memplane.purge import purge
 from memplane.schema.committed import OnCommit
 from memplane.settings import Rule
 from memplane.signal import Signal
+
+if TYPE_CHECKING:
+    from memplane.api.admin.consolidation import ConsolidationPlane
 
 
 def job_of(connections: Connections, rules: Collection[Rule] = ()) -> Job:
@@ -37,6 +40,9 @@ def writing_of(connections: Connections, on_commit: OnCommit | None = None) -> W
 
 def plane_of(connections: Connections, on_commit: OnCommit | None) -> ConsolidationPlane:
     """What the admin API works on. Raises `SettingsError` for a wrong policy."""
+    # Commands use this module, too, and need no web framework.
+    from memplane.api.admin.consolidation import ConsolidationPlane
+
     job_of(connections)
     return ConsolidationPlane(
         connections.database,

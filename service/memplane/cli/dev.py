@@ -14,17 +14,15 @@ from memplane.schema.database import Database
 from memplane.schema.migrate import migrate
 from memplane.settings import Settings, load_settings
 
-DEFAULT_DATA = Path(".memplane") / "dev"
-DEFAULT_PORT = 8080
 LITE_TIMEOUT = 60
 """Seconds for a call to Milvus Lite: the first one starts it, which takes long on a small machine."""
 
 
 @asynccontextmanager
 async def dev_process(
-    data: Path = DEFAULT_DATA,
+    data: Path,
     *,
-    port: int = DEFAULT_PORT,
+    port: int,
     config: Path | None = None,
     overrides: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncIterator[ServiceProcess]:

@@ -1,31 +1,26 @@
-"""Commands that run until they are told to stop: `dev`, `serve`, `worker`."""
+"""Commands that run until they are told to stop: `dev`, `serve`, `worker`.
+
+Each imports what it serves when it runs, so that other commands start without a web framework.
+"""
 
 from __future__ import annotations
 
 import logging
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memplane.api.compose import ServiceProcess
 from memplane.api.logs import set_up_logs
-from memplane.api.worker_process import WorkerProcess
 from memplane.cli.context import Context, run_command
-from memplane.cli.dev import DEFAULT_DATA, DEFAULT_PORT, dev_process
-from memplane.cli.serving import serve_until_stopped
+from memplane.cli.targets import WorkerTarget
 from memplane.outbox.events import Target
 from memplane.outbox.logs import EVENT_FIELDS
 
 log = logging.getLogger(__name__)
 
-
-class WorkerTarget(StrEnum):
-    """Targets that have worker pools; `ltm_cache` is consumed by the service itself."""
-
-    MILVUS = "milvus"
-    NEO4J = "neo4j"
+DEFAULT_DATA = Path(".memplane") / "dev"
+DEFAULT_PORT = 8080
 
 
 def dev(
@@ -38,6 +33,8 @@ def dev(
     PostgreSQL, Milvus and Neo4j that are configured are used instead (MEMPLANE_POSTGRES__DSN, MEMPLANE_MILVUS__URI,
     MEMPLANE_NEO4J__URI). There is no authentication, and only this machine can connect.
     """
+    from memplane.cli.dev import dev_process
+    from memplane.cli.serving import serve_until_stopped
 
     async def command(ours: Context) -> None:
         output = ours.output()
@@ -58,6 +55,8 @@ def serve(context: typer.Context) -> None:
 
     It starts while PostgreSQL is away (`/readyz` tells) and heals by itself.
     """
+    from memplane.api.compose import ServiceProcess
+    from memplane.cli.serving import serve_until_stopped
 
     async def command(ours: Context) -> None:
         settings = ours.settings()
@@ -73,6 +72,8 @@ def worker(
     target: Annotated[WorkerTarget, typer.Argument(help="The projection to keep equal to the truth.")],
 ) -> None:
     """Run the outbox worker of one target, with /metrics and /livez at `worker.port`. Run as many as you like."""
+    from memplane.api.worker_process import WorkerProcess
+    from memplane.cli.serving import serve_until_stopped
 
     async def command(ours: Context) -> None:
         settings = ours.settings()

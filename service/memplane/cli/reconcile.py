@@ -13,8 +13,8 @@ from memplane.cli.context import Context, connected, run_command
 from memplane.cli.exit_codes import ExitCode
 from memplane.cli.interrupts import interruptible
 from memplane.cli.output import Output
-from memplane.cli.processes import WorkerTarget
 from memplane.cli.progress import Show, shown
+from memplane.cli.targets import WorkerTarget
 from memplane.errors import SettingsError
 from memplane.outbox.events import Target
 from memplane.reconcile import Progress, Report

@@ -6,9 +6,7 @@ import logging
 
 import typer
 
-from memplane.api.retrieval_process import RetrievalProcess
 from memplane.cli.context import Context, run_command
-from memplane.cli.serving import serve_until_stopped
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +16,8 @@ def retrieval(context: typer.Context) -> None:
 
     Whoever has `retrieval.token` can search in every scope: keep it between service and this process.
     """
+    from memplane.api.retrieval_process import RetrievalProcess
+    from memplane.cli.serving import serve_until_stopped
 
     async def command(ours: Context) -> None:
         settings = ours.settings()
