@@ -39,10 +39,19 @@ def test_a_killed_projection_target_catches_up(space: Space, store: str) -> None
     space.ready()
     memory = space.memory()
     memory.write(*(f"before {number}" for number in range(50)))
-    (pod,) = space.kube.pods(SYSTEM, f"memplane.dev/trial={store}")
+    selector = f"memplane.dev/trial={store}"
+    (pod,) = space.kube.pods(SYSTEM, selector)
     space.kube.kill_pod(SYSTEM, pod["metadata"]["name"])
     ids = memory.write(*(f"meanwhile {number}" for number in range(50)))
     assert len(memory.node("MEMORY.GET", {"ids": ids})) == 50, "the truth answers without its projections"
+
+    def back() -> bool:
+        others = [one for one in space.kube.pods(SYSTEM, selector) if one["metadata"]["uid"] != pod["metadata"]["uid"]]
+        conditions = [one for other in others for one in other["status"].get("conditions") or ()]
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    # What dies may still take what is written in its last second: everything can have converged before it is back.
+    eventually(f"{store} is back", back, timeout=300)
     space.converged(timeout=480)
     report = space.audit(store)
     assert sum(report["mismatches"].values()) == 0, report
