@@ -40,8 +40,9 @@ from memplane.settings import Settings
 NAME = "search"
 TITLE = "SEARCH p50"
 LIMIT = 10
-SLACK = 0.02
-"""How much less of the exact neighbours than the peer the product may find; both searches are approximate."""
+SLACK = 0.05
+"""How much less of the exact neighbours than the peer the product may find. Both searches are approximate, and random
+vectors of 384 dimensions are their worst case: among 100,000 each finds about a fifth. Both figures are printed."""
 BOUNDS = {"vector": 1.5, "hybrid": 2.5}
 
 
