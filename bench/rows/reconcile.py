@@ -3,7 +3,7 @@
 The product is `memplane reconcile milvus --full --audit` as a process of its own, whose time and memory are measured
 from its start to its end. The peer reads the very same columns of the very same rows, one side after the other, and
 compares nothing: from PostgreSQL through a cursor, from Milvus by ranges of the primary key with plain pymilvus, which
-decodes a row when it is taken from the answer. How long the answers alone take, looked at by nobody, is told beside it.
+decodes a row when it is taken from the answer. It is measured both ways, with rows taken and with answers left alone.
 One million memories of 64 dimensions, or as many as MEMPLANE_BENCH_MEMORIES says.
 """
 
@@ -56,7 +56,7 @@ async def run(bench: Bench) -> list[Result]:
         try:
             size = await _best_range(bench, client, dataset)
             ours: list[tuple[float, float]] = []
-            theirs: list[float] = []
+            theirs: list[tuple[float, float]] = []
             for _ in range(ROUNDS):
                 ours.append(await asyncio.to_thread(_reconcile, made.environment, count))
                 theirs.append(await _plain_scans(bench, client, dataset, size))
@@ -65,7 +65,8 @@ async def run(bench: Bench) -> list[Result]:
     seconds, resident = min(took for took, _ in ours), max(peak for _, peak in ours)
     title = f"{TITLE}, {count:,} memories"
     return [
-        Result(title, seconds, "s", False, min(theirs), "plain scans of both sides", 1.3),
+        Result(title, seconds, "s", False, min(taken for taken, _ in theirs), "plain scans, rows taken", 1.3),
+        Result(title, seconds, "s", False, min(left for _, left in theirs), "plain scans, answers left alone", 1.3),
         Result(f"{title}, resident at most", resident, "MB", False, bound=RESIDENT_MB),
     ]
 
@@ -95,13 +96,14 @@ async def _best_range(bench: Bench, client: MilvusClient, dataset: Dataset) -> i
     return best
 
 
-async def _plain_scans(bench: Bench, client: MilvusClient, dataset: Dataset, size: int) -> float:
+async def _plain_scans(bench: Bench, client: MilvusClient, dataset: Dataset, size: int) -> tuple[float, float]:
+    """Seconds with each row taken from Milvus' answers, and with answers that nobody looks into."""
     truth = await _scan_postgres(dataset.database, dataset.count)
     scan = (client, dataset.generation.collection, dataset.count, size)
     milvus = await asyncio.to_thread(_scan_milvus, *scan)
     answers = await asyncio.to_thread(_scan_milvus, *scan, decoded=False)
     bench.say(f"plain scans: PostgreSQL {truth:.1f} s, Milvus {milvus:.1f} s (its answers alone {answers:.1f} s)")
-    return truth + milvus
+    return truth + milvus, truth + answers
 
 
 async def _scan_postgres(database: Database, count: int) -> float:
